@@ -1,1 +1,1 @@
-"""The two papers, [Limits] and [MultiTask]: a module for each figure, table and theorem, and the networks constructed."""
+"""The papers [Limits] and [MultiTask]: a module for each figure, table and theorem, and the constructed networks."""

@@ -18,7 +18,7 @@ INTERVALS = "Intervals are 95 % intervals over instances of the process; bands s
 
 
 def by_scale(**sizes: tuple[Any, Any, Any, Any]) -> dict[str, dict[str, Any]]:
-    """Convert the four values of each size, by ascending scale, to sizes by scale."""
+    """Convert four values of each size, in order of ascending scale, to a mapping from scale to sizes."""
     return {scale: {name: row[place] for name, row in sizes.items()} for place, scale in enumerate(SCALES)}
 
 
@@ -49,7 +49,7 @@ def slope(xs: Iterable[float], ys: Iterable[float]) -> float:
 def power_slopes(rows: Rows, x: str, y: str, *by: str) -> list[float | None]:
     """Return exponents of y ~ x^slope, one per combination of the columns `by` (default: per instance).
 
-    An exponent is None with fewer than two positive values of y.
+    An exponent is None if fewer than two values of y are positive.
     """
     slopes: list[float | None] = []
     for group in rows.by(*(by or ("instance",))).values():

@@ -3,8 +3,8 @@
 Each number has p significand bits and an unbounded exponent. This is the theorem's "T-precision": p grows linearly in
 T, and hardware floats cannot reach its error bound e^-T.
 
-The bits p needed per observation, to leading order, with h = -ln P(o_1 .. o_T) / T and C = 1 / (least product of a
-transition and an emission probability), are:
+Let h = -ln P(o_1 .. o_T) / T and C = 1 / (least product of a transition and an emission probability). The number of
+bits p needed per observation is, to leading order,
 
     GeLU products           (3/2) (1 + max(ln C / 2, h)) / ln 2
     exact, residual         (1 + h / 2) / ln 2
@@ -48,14 +48,14 @@ class PreciseBeliefs(Shown):
     """Beliefs computed with p-bit numbers, and their errors.
 
     Attributes:
-        beliefs: (position, output), rounded to float64. Position 0 is the known initial state, as in [Limits], or the
-            initial distribution.
+        beliefs: Beliefs (position, output), rounded to float64. The belief at position 0 is the known initial state, as
+            in [Limits], or the initial distribution.
         errors: Largest deviation from the exact belief (position,).
         window_errors: Largest relative error of a window's product after the embedding and each layer (layer,).
-        sums: v of the normaliser after part 1 (position,).
+        sums: Sum v in the normaliser after part 1 (position,).
         log_likelihoods: ln P(o_1 .. o_t) (position,).
-        bits: p.
-        error_bound: e^-T.
+        bits: Number of bits p.
+        error_bound: The theorem's bound e^-T.
     """
 
     beliefs: NDArray[np.float64]
@@ -101,7 +101,7 @@ class Bits:
         return x * (1 + self.erf(x / self.root)) / 2
 
     def multiply(self, left: Any, right: Any, largest: Any = 1) -> Any:
-        """Multiply with four GeLU neurons (Lemma D.1)."""
+        """Multiply with four GeLU neurons ([Limits] Lemma D.1)."""
         if self.product == "exact":
             return left * right
         scaled = right / largest if largest != 1 else right
@@ -115,14 +115,14 @@ class FilterInBits(Shown):
     """The construction for an HMM with every operation rounded to p bits.
 
     Attributes:
-        hmm: n states; c = 1/C is the least product of a transition and an emission probability.
+        hmm: HMM of n states; c = 1/C is the least product of a transition and an emission probability.
         product: "gelu" (the theorem) or "exact".
-        variant: "residual" (the theorem), cur + cur (prev - I), or "disjoint", a separate slot for the product.
-        exponents: Exponents of the normaliser; "floor" is the paper's misprint.
-        least: Lower bound on the factor by which an observation shrinks the sum; default c.
+        variant: "residual" (the theorem) computes products as cur + cur (prev - I); "disjoint" uses a separate slot.
+        exponents: Exponents of the normaliser, "real" or the paper's misprint "floor".
+        least: Lower bound on the factor by which an observation shrinks the sum (default: c).
 
     Raises:
-        InputError: Unknown product or variant, a bound outside (0, 1), or an HMM with zeros and no bound.
+        InputError: The product or variant is unknown, the bound is outside (0, 1), or an HMM with zeros has no bound.
 
     Source: [Limits] Theorem 5.3, App. E.
     """
@@ -147,18 +147,18 @@ class FilterInBits(Shown):
         return math.log(bound_of(self.operators, self.least))
 
     def recommended_bits(self, length: int, *, share: float = 1.0) -> int:
-        """p = share T (1 + ln C) / ln 2 + 24 bits; share = 3/2 suffices for every sequence."""
+        """Return p = share T (1 + ln C) / ln 2 + 24 bits; share = 3/2 suffices for every sequence."""
         return math.ceil(share * length * (1 + self.log_bound) / math.log(2)) + 24
 
     def beliefs(self, observations: Int64[Tensor, " time"], bits: int | None = None) -> PreciseBeliefs:
         """Compute the beliefs after 0, 1, .., T observations.
 
         Args:
-            observations: o_1 .. o_T.
-            bits: p; default `recommended_bits` with share = 3/2.
+            observations: Symbols o_1 .. o_T.
+            bits: Number of bits p (default: `recommended_bits` with share = 3/2).
 
         Raises:
-            InputError: A symbol outside [0, V), T outside [1, 256], or bits outside [8, 65536].
+            InputError: A symbol is outside [0, V), T outside [1, 256], or `bits` outside [8, 65536].
         """
         operators, length = self.operators, len(observations)
         require(1 <= length <= MAX_LENGTH, "observations", f"must be 1 to {MAX_LENGTH} symbols", length)
@@ -185,7 +185,7 @@ class FilterInBits(Shown):
         )
 
     def smallest_bits(self, observations: Int64[Tensor, " time"]) -> int:
-        """Find by bisection the fewest bits with an error of at most e^-T at all positions."""
+        """Find, by bisection, the smallest number of bits with an error of at most e^-T at all positions."""
 
         def enough(bits: int) -> bool:
             found = self.beliefs(observations, bits)

@@ -20,7 +20,7 @@ class Constructed(SequenceModel):
     """A network with weights from a theorem.
 
     Attributes:
-        title: Theorem and sizes.
+        title: Name of the theorem, and sizes.
         subspaces: Layout of the residual stream.
         blocks: Layers that add to the stream.
         residual: Hook points after the embedding and after each of `num_layers` layers.

@@ -19,13 +19,13 @@ class DeterministicRNN(Constructed):
 
     Attributes:
         system: The driven system.
-        scale: α.
+        scale: Scale α.
         num_blocks: Number of tokens.
         rnn: One-layer ReLU `torch.nn.RNN`.
-        decoder: Hidden state to vector.
+        decoder: Map from the hidden state to the vector.
         start: Initial hidden state.
         residual: Hook points on the one-hot tokens and the hidden state.
-        subspaces: Hidden state: one block per token.
+        subspaces: Blocks of the hidden state, one per token.
     """
 
     def __init__(self, system: DrivenSystem, *, scale: float, placeholder: bool, dtype: torch.dtype) -> None:
@@ -65,13 +65,13 @@ class DeterministicRNN(Constructed):
         """Return the vector after each token; `positions` are ignored.
 
         Raises:
-            InputError: A token outside the vocabulary; feedback or a cache.
+            InputError: A token is outside the vocabulary, or feedback or a cache is passed.
         """
         only_tokens(inputs, feedback, cache)
         return self.decoder(self.residual[1](self.hidden(inputs)))
 
     def hidden(self, tokens: Tensor) -> Tensor:
-        """Hidden states (batch, time, n·m): block o_t holds vector_t + α/2, others are zero."""
+        """Return hidden states (batch, time, n·m): block o_t is vector_t + α/2, other blocks are zero."""
         check_tokens(tokens, self.vocab_size)
         inputs = self.residual[0](F.one_hot(tokens, self.vocab_size).to(self.start.dtype))
         start = self.start.expand(1, len(tokens), -1).contiguous()
@@ -120,15 +120,15 @@ def limits_theorem5_1(
     W_h[i, j] = A_i for all j,  b_h[i] = -(α/2) A_i 1,  W_i[i] = α 1 e_i',  b_i = -(α/2) 1,
     h_0 = [vector_0 + (α/2) 1, 0, ..],  W_dec = [I .. I],  b_dec = -(α/2) 1
 
-    Blocks i, j belong to tokens. Results are exact if α/2 >= every |coordinate| of A_o vector_t. The first token is the
-    placeholder m. The paper misprints E.8 and h_0.
+    Blocks i and j belong to tokens. Results are exact if α/2 >= every |coordinate| of A_o vector_t. The first token is
+    the placeholder m. Equation E.8 and h_0 are corrected misprints of the paper.
 
     Args:
         process: See `driven_system`.
-        scale: α; default 4‖b_0‖, twice `DrivenSystem.smallest_scale`.
-        initial: b_0.
-        placeholder: Read a placeholder token (width n(m + 1)).
-        dtype: Type of the weights.
+        scale: Scale α (default: 4‖b_0‖, twice `DrivenSystem.smallest_scale`).
+        initial: Initial vector b_0.
+        placeholder: True reads a placeholder token first (width n(m + 1)).
+        dtype: Number type of the weights.
 
     Raises:
         InputError: The process is not deterministic, the scale is not positive, or it is missing for general matrices.

@@ -73,7 +73,7 @@ class DrivenSystem(Shown):
 
     @property
     def smallest_scale(self) -> float:
-        """2‖b_0‖: the smallest α of Theorem 5.1 that is exact for every sequence.
+        """The smallest α of Theorem 5.1 that is exact for every sequence, 2‖b_0‖.
 
         Raises:
             InputError: General matrices have no known bound.
@@ -98,11 +98,11 @@ def driven_system(process: object, initial: object = None) -> DrivenSystem:
     A `LabelledHMM` must be deterministic, with a known start. A_v[j, i] = 1 where symbol v leads from i to j.
 
     Args:
-        process: A deterministic `LabelledHMM`, a `MatrixProduct`, a name, matrices (symbol, n, n), or a driven system.
-        initial: Vector before the first symbol; default the initial distribution, or the first unit vector.
+        process: Deterministic `LabelledHMM`, `MatrixProduct`, name of one, matrices (symbol, n, n), or a driven system.
+        initial: Vector before the first symbol (default: the initial distribution, or the first unit vector).
 
     Raises:
-        InputError: The process is not deterministic, starts at random or has no matrices; bad shapes or numbers.
+        InputError: The process is not deterministic, starts at random or has no matrices, or numbers are invalid.
     """
     if isinstance(process, DrivenSystem) and initial is None:
         return process

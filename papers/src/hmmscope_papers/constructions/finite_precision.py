@@ -20,15 +20,15 @@ Array = NDArray[np.float64]
 
 
 class Rounding:
-    """Round to nearest, ties to even, with p significand bits (float32 has 24) and any exponent.
+    """Rounding to nearest, ties to even, with p significand bits (float32 has 24) and any exponent.
 
     The first axis runs over the precisions.
 
     Args:
-        bits: The precisions.
+        bits: Precisions p.
 
     Raises:
-        InputError: A precision outside [2, 26].
+        InputError: A precision is outside [2, 26].
     """
 
     def __init__(self, bits: Sequence[int]) -> None:
@@ -72,16 +72,16 @@ def rounded_vectors(
     """Run the Transformer of Theorem 5.2 with every elementary operation rounded to p bits.
 
     Args:
-        processes: One per sequence, all of one size; see `driven_system`.
-        tokens: The placeholder and up to `length` symbols.
-        length: T.
-        bits: The precisions p.
-        product: Gadget, as for `limits_theorem5_2`.
-        eta: Attention error that sets γ; default 2^-p.
-        gelu_scale: λ of "gelu"; default 2^(p/3), rounded to a power of two.
+        processes: One process per sequence, all of one size; see `driven_system`.
+        tokens: The placeholder and up to `length` symbols of each sequence.
+        length: Largest number of symbols T.
+        bits: Precisions p.
+        product: Network that multiplies, see `limits_theorem5_2`.
+        eta: Attention error that determines γ (default: 2^-p).
+        gelu_scale: Scale λ of "gelu" (default: 2^(p/3), rounded to a power of two).
 
     Raises:
-        InputError: A value out of range, or processes of different sizes.
+        InputError: A value is out of range, or the processes have different sizes.
 
     Source: [Limits] §5.2 (precision of O(log T) bits) and E.2; the arithmetic model is not in the paper.
     """
@@ -188,7 +188,7 @@ def _multiplied(rnd: Rounding, current: Array, previous: Array, product: Product
 def rounded_gelu_product(
     a: Float64[Tensor, " point"], b: Float64[Tensor, " point"], bits: Sequence[int], scales: Sequence[float]
 ) -> Float64[Tensor, "precision point"]:
-    """Compute `gelu_product` with every operation rounded; rows are precisions."""
+    """Compute `gelu_product` with every operation rounded; each row has another precision."""
     rnd = Rounding(bits)
     require(len(scales) == len(bits), "scales", f"must be {len(bits)} numbers, one for each precision", len(scales))
     inverse, write = _gadget_weights(rnd, np.asarray(scales, np.float64), 1)

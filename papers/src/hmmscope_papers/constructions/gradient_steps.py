@@ -4,8 +4,8 @@
 
     score[r, c] = s (W_a(r) . x_c - y_(c,a)) - mask * invalid_c;     value: W_a <- -s (rate / n) x_c
 
-invalid_c counts delimiters in the window and label of c, plus one in the test sequence. `mask` must exceed
-|W_a . x_c - y_(c,a)|; 1 + `prediction_bound` suffices.
+invalid_c is the number of delimiters in the window and label of c, plus one if c is in the test sequence. `mask` must
+exceed |W_a . x_c - y_(c,a)|; 1 + `prediction_bound` suffices.
 """
 
 import math
@@ -41,7 +41,7 @@ def _signs(layout: ResidualLayout, num_heads: int) -> list[tuple[int, float]]:
 def gradient_heads(
     layout: ResidualLayout, num_samples: int, learning_rate: float, mask: float, num_heads: int, dtype: torch.dtype
 ) -> AttentionHeads:
-    """Build the heads of one gradient step; 2 V^k heads take it exactly."""
+    """Build the heads of one gradient step, which is exact with 2 V^k heads."""
     weights_QF, x_rows, y_rows = _weight_rows(layout), layout.sample_rows, layout.label_rows
     features = torch.arange(layout.num_features)
     query, key, value, output = _empty(num_heads, len(features) + 1, len(features), layout.subspaces.width)

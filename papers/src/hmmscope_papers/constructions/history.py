@@ -1,6 +1,6 @@
 """Softmax layers that copy neighbouring tokens to every position, and a map to joint one-hots.
 
-[MultiTask] §4: ceil(log2 L) layers gather L tokens. With s slots present, one head copies from position r - s:
+By [MultiTask] §4, ceil(log2 L) layers gather L tokens. If s slots are filled, one head copies from position r - s:
 
     score[r, c] = beta v_(r-s) . v_c;     value: slot-i of c -> slot-(s+i) of r
 """
@@ -16,7 +16,7 @@ from hmmscope_papers.constructions.residual import LayerNote
 
 
 def doublings(present: int, wanted: int) -> list[tuple[int, int]]:
-    """(slots present, slots to copy) of each doubling layer."""
+    """Return the pair (slots filled before, slots to copy) of each layer, which doubles the filled slots."""
     layers: list[tuple[int, int]] = []
     while present < wanted:
         layers.append((present, min(present, wanted - present)))
@@ -71,7 +71,7 @@ def history_layers(
 def future_layers(
     layout: ResidualLayout, code: PositionCode, gap: float, dtype: torch.dtype
 ) -> list[tuple[AttentionHeads, LayerNote]]:
-    """Build 1 + ceil(log2 futures) layers; none if attention is causal."""
+    """Build the 1 + ceil(log2 futures) layers that gather later tokens; no layers if attention is causal."""
     if layout.num_copied_futures == 0:
         return []
     carried = layout.positions == "slot"
@@ -97,7 +97,7 @@ def _note(stage: str, read: str, copies: list[tuple[str, str]], equation: str) -
 
 
 def joint_map(layout: ResidualLayout, dtype: torch.dtype) -> tuple[TokenMap, LayerNote] | None:
-    """Build the token-wise map to joint one-hots; None if nothing is joint.
+    """Build the token-wise map to joint one-hots; None if features and labels are not joint.
 
         joint[a_1 .. a_k] = ReLU(sum_m block_m[a_m] - (k - 1)),   a_1 most significant
 

@@ -15,12 +15,12 @@ def induction_network(num_symbols: int, vocab_size: int, num_columns: int, *, ga
     """Build a two-layer attention network that predicts what followed the current symbol earlier.
 
     The stream is [token, position, previous symbol, next-symbol frequencies]. Head 0 of layer 1 writes the previous
-    symbol, head 0 of layer 2 the next-symbol frequencies. Heads 1 write nothing.
+    symbol, head 0 of layer 2 the next-symbol frequencies; head 1 of both layers writes nothing.
 
     Args:
-        num_symbols: V.
-        vocab_size: V, or more with a placeholder or delimiter.
-        num_columns: Length of the longest input.
+        num_symbols: Number of symbols V.
+        vocab_size: Number of tokens: V, or more with a placeholder or delimiter.
+        num_columns: Number of positions of the longest input.
         gain: Factor of the logits.
 
     Source: the circuit of Olsson et al. (2022).

@@ -28,16 +28,16 @@ class MultiTaskOptions:
     """Variants of `multitask_theorem1` and `multitask_theorem2`.
 
     Attributes:
-        learning_rate: Default 1 / (L + ridge), or 1 / (1 + ridge) with tabular features; always stable.
+        learning_rate: Step size (default: 1 / (L + ridge), or 1 / (1 + ridge) with tabular features, always stable).
         gap: Softmax margin of the target position; 750 (float64) and 105 (float32) are exact.
         mask: Score penalty of invalid positions.
-        causal: Decoder-only attention: each position regresses on the samples to its left.
+        causal: True for decoder-only attention, where each position regresses on the samples to its left.
         ridge: Weight of the penalty (ridge / 2) ‖W‖².
         features: "window", or "tabular" for the one-hot of the whole window (V^L features).
-        positions: "column"; "slot", where each slot carries its position; or "absolute", random vectors (Theorem 1
-            only).
+        positions: "column", one vector per position; "slot", where each slot carries its position; or "absolute",
+            random vectors (Theorem 1 only).
         position_width, position_seed: Size and seed of absolute vectors.
-        num_heads: Heads of a gradient layer; fewer than 2V omit part of the gradient.
+        num_heads: Number of heads of a gradient layer; fewer than 2V omit part of the gradient.
         dtype: torch.float64 or torch.float32.
     """
 
@@ -82,13 +82,13 @@ def multitask_theorem1(
     W^(T) is the T-th iterate of gradient descent from zero on all demonstration windows without delimiter.
 
     Source: [MultiTask] Theorem 1 and its sketch in §4; angle, temperature, mask, prediction layer and variants are
-    ours.
+    additions of this project.
 
     Args:
-        num_symbols: V >= 2; the delimiter is token V.
-        memory_length: L >= 1, symbols per window.
-        num_steps: T >= 0 gradient steps.
-        num_demonstrations, demonstration_length, test_length: Sizes of the prompt; list unequal lengths.
+        num_symbols: Number of symbols V >= 2; the delimiter is token V.
+        memory_length: Number of symbols per window L >= 1.
+        num_steps: Number of gradient steps T >= 0.
+        num_demonstrations, demonstration_length, test_length: Sizes of the prompt; unequal lengths are a list.
         options: Variants of the construction.
 
     Raises:
@@ -116,15 +116,15 @@ def multitask_theorem2(
 ) -> MultiTaskTransformer:
     """Build the Transformer of [MultiTask] Theorem 2, which predicts the next `num_futures` symbols jointly.
 
-    It adds 1 + ceil(log2 k) layers that gather k futures, and an MLP that forms their joint one-hot. Output entry
-    sum_m a_m V^(k-m) is P(a_1 .. a_k).
+    The construction adds to Theorem 1's network 1 + ceil(log2 k) layers that gather k futures, and an MLP that forms
+    their joint one-hot. Output entry sum_m a_m V^(k-m) is P(a_1 .. a_k).
 
     Source: [MultiTask] Theorem 2; the window stays a concatenation of plain one-hots.
 
     Args:
-        num_futures: k >= 1.
-        readout: "joint", or "next" for the marginal of the next symbol.
-        others: As for `multitask_theorem1`.
+        num_futures: Number of predicted symbols k >= 1.
+        readout: "joint", or "next" for the marginal distribution of the next symbol.
+        others: See `multitask_theorem1`.
     """
     options = options_of(options, MultiTaskOptions)
     layout = options.layout(num_symbols, memory_length, num_futures=num_futures, joint_labels=True)

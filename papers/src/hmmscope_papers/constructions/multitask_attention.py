@@ -17,16 +17,16 @@ SCORE_BYTES = 2**23
 
 
 class AttentionHeads(nn.Module):
-    """Heads of one shape and one activation.
+    """Attention heads of one shape and one activation.
 
     scores[i, j] = (W_Q x_i) . (W_K x_j);   output_i = sum_j activation(scores)[i, j] W_O W_V x_j
 
     Activations: softmax, ReLU, or ReLU divided by the number of keys ("mean relu").
 
     Attributes:
-        query, key: W_Q, W_K (head, head width, row).
-        value: W_V (head, value width, row).
-        output: W_O^T (head, value width, row).
+        query, key: Matrices W_Q and W_K (head, head width, row).
+        value: Matrices W_V (head, value width, row).
+        output: Matrices W_O^T (head, value width, row).
     """
 
     def __init__(
@@ -49,12 +49,12 @@ class AttentionHeads(nn.Module):
 
     @property
     def dense_query_key(self) -> Float[Tensor, "head row row"]:
-        """W_Q^T W_K of each head."""
+        """Return W_Q^T W_K of each head."""
         return self.query.mT @ self.key
 
     @property
     def dense_value(self) -> Float[Tensor, "head row row"]:
-        """W_O W_V of each head."""
+        """Return W_O W_V of each head."""
         return self.output.mT @ self.value
 
     def scores(self, x_BTD: Tensor, heads: slice, future_TU: Tensor | None) -> Tensor:
@@ -80,7 +80,7 @@ def _project(x_BTD: Tensor, matrices_HKD: Tensor) -> Tensor:
 
 
 class ConstructedAttention(nn.Module):
-    """Sum of one layer's heads, with hook points ``logits`` and ``pattern``."""
+    """The sum of one layer's heads, with hook points ``logits`` and ``pattern``."""
 
     def __init__(self, groups: Sequence[AttentionHeads], causal: bool) -> None:
         super().__init__()
@@ -123,7 +123,7 @@ class ConstructedAttention(nn.Module):
 
 
 class TokenMap(nn.Module):
-    """W_out ReLU(W_in x + b) at each position."""
+    """The map W_out ReLU(W_in x + b) at each position."""
 
     def __init__(
         self,
@@ -140,7 +140,7 @@ class TokenMap(nn.Module):
 
 
 class ConstructedBlock(nn.Module):
-    """x <- x + attention(x), then x <- x + mlp(x) if there is one."""
+    """The block x <- x + attention(x), then x <- x + mlp(x) if it has an MLP."""
 
     def __init__(self, attention: ConstructedAttention, mlp: TokenMap | None = None) -> None:
         super().__init__()

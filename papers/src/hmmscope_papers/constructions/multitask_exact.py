@@ -13,13 +13,13 @@ from hmmscope_papers.constructions.multitask_layout import Prompt, ResidualLayou
 
 @dataclass(frozen=True, repr=False)
 class ExactBlockValues(Shown):
-    """Exact values for given tokens.
+    """Exact contents of the blocks of the residual stream for given tokens.
 
     Attributes:
         layout, prompt: Layout and prompt of the network.
-        tokens: (batch, position); may be a prefix of the prompt.
+        tokens: Tokens (batch, position), which may be a prefix of the prompt.
         learning_rate: Step size.
-        num_samples: Number n that divides gradients.
+        num_samples: Number n by which gradients are divided.
         ridge: Weight of the penalty.
     """
 
@@ -31,7 +31,7 @@ class ExactBlockValues(Shown):
     ridge: float = 0.0
 
     def shifted(self, columns: int) -> Int64[Tensor, "batch column"]:
-        """Token `columns` to the left of each position, clamped to the prompt."""
+        """Return the token `columns` places to the left of each position, clamped to the ends of the prompt."""
         time = self.tokens.shape[1]
         return self.tokens[:, (torch.arange(time) - columns).clamp(0, time - 1)]
 
@@ -51,21 +51,21 @@ class ExactBlockValues(Shown):
         return found
 
     def features(self, blocks: list[str]) -> Float64[Tensor, "batch column feature"]:
-        """Window features; delimiters contribute zeros."""
+        """Return the window features; delimiters contribute zeros."""
         if self.layout.features == "tabular":
             return self.joint(blocks)
         return one_hot(self.slots(blocks), self.layout.num_symbols + 1)[..., :-1].flatten(-2).double()
 
     @cached_property
     def valid(self) -> Tensor:
-        """Whether a position is a regression sample."""
+        """Return whether each position is a regression sample."""
         used = self.slots([*self.layout.sample_blocks, *self.layout.label_blocks])
         demonstration = torch.arange(self.tokens.shape[1]) < self.prompt.first_test_column
         return (used < self.layout.num_symbols).all(-1) & demonstration
 
     @cached_property
     def moments(self) -> tuple[Tensor, Tensor]:
-        """sum x x^T and sum y x^T over visible samples, divided by `num_samples`."""
+        """Return the sums of x x^T and y x^T over visible samples, divided by `num_samples`."""
         x_BTF = self.features(self.layout.sample_blocks) * self.valid[..., None]
         y_BTQ = self.joint(self.layout.label_blocks)
         if self.layout.causal:
@@ -75,7 +75,7 @@ class ExactBlockValues(Shown):
         return outer[:, None] / self.num_samples, cross[:, None] / self.num_samples
 
     def weights(self, num_steps: int) -> list[Tensor]:
-        """W^(0) .. W^(num_steps) by plain gradient steps."""
+        """Return W^(0) .. W^(num_steps), computed by plain gradient steps."""
         covariance, cross = self.moments
         steps = [torch.zeros_like(cross)]
         for _ in range(num_steps):

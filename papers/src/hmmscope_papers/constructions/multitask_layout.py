@@ -19,11 +19,11 @@ Positions = Literal["column", "slot", "absolute"]
 
 @dataclass(frozen=True)
 class Prompt:
-    """Prompt positions: delimiter | demonstration, delimiter | .. | demonstration, delimiter | test sequence.
+    """Positions of a prompt: delimiter | demonstration, delimiter | .. | demonstration, delimiter | test sequence.
 
     Attributes:
-        demonstration_lengths: Symbols of each demonstration.
-        test_length: Symbols of the test sequence.
+        demonstration_lengths: Number of symbols of each demonstration.
+        test_length: Number of symbols of the test sequence.
     """
 
     demonstration_lengths: tuple[int, ...]
@@ -70,19 +70,19 @@ class Prompt:
 
 @dataclass(frozen=True, kw_only=True)
 class ResidualLayout:
-    """Rows of the residual stream.
+    """Layout of the rows of the residual stream.
 
         non-causal: a sample is (x, y) = (slots 0 .. L-1, futures 1 .. k), and the query window is slots 0 .. L-1
         causal:     a sample is (x, y) = (slots k .. k+L-1, slots k-1 .. 0), and the query window is slots 0 .. L-1
 
-    Slots hold the current and earlier tokens, futures the later ones.
+    Slots hold the current and earlier tokens, futures the later tokens.
 
     Attributes:
-        num_symbols: V; the delimiter is token V.
-        memory_length: L.
-        num_futures: k.
-        joint_labels: Whether the label is the joint one-hot of all futures.
-        causal: Whether attention is causal.
+        num_symbols: Number of symbols V; the delimiter is token V.
+        memory_length: Number L of symbols in a window.
+        num_futures: Number k of predicted symbols.
+        joint_labels: True if the label is the joint one-hot of all futures.
+        causal: True if attention is causal.
         features: "window" (concatenated one-hots) or "tabular" (one-hot of the window).
         positions: "column" for one position vector per position, "slot" for one per slot.
         position_width: Size of a position vector.
@@ -124,7 +124,7 @@ class ResidualLayout:
 
     @property
     def num_features(self) -> int:
-        """V L, or V^L with tabular features."""
+        """Number of features: V L, or V^L if they are tabular."""
         size, power = self.num_symbols, self.memory_length
         return size**power if self.features == "tabular" else size * power
 
@@ -150,7 +150,7 @@ class ResidualLayout:
 
     @property
     def width_formula(self) -> int:
-        """Width for window features without causal mask; (V+1)(L+1) + 4 + V^2 L + V for [MultiTask] Theorem 1."""
+        """Width for window features without causal mask; [MultiTask] Theorem 1: (V+1)(L+1) + 4 + V^2 L + V."""
         size, slots = self.num_symbols, self.memory_length + self.num_futures
         labels = self.num_labels * (2 if self.joint_labels else 1)
         carried = 2 * (slots - 1) if self.positions == "slot" else 0
@@ -158,13 +158,13 @@ class ResidualLayout:
 
     @property
     def sample_blocks(self) -> list[str]:
-        """Blocks of a sample's window, most recent first."""
+        """Names of the blocks of a sample's window, the most recent first."""
         first = self.num_futures if self.causal else 0
         return [f"slot-{first + slot}" for slot in range(self.memory_length)]
 
     @property
     def label_blocks(self) -> list[str]:
-        """Blocks of a sample's label, next symbol first."""
+        """Names of the blocks of a sample's label, the next symbol first."""
         if self.causal:
             return [f"slot-{self.num_futures - 1 - m}" for m in range(self.num_futures)]
         return [f"future-{m + 1}" for m in range(self.num_futures)]
@@ -196,6 +196,6 @@ class ResidualLayout:
 
     @property
     def invalid_rows(self) -> list[int]:
-        """Delimiter and test rows, all zero in a valid sample."""
+        """Rows that mark delimiters and the test sequence; all are zero in a valid sample."""
         delimiters = [self.rows(block)[-1] for block in (*self.sample_blocks, *self.label_blocks)]
         return [*delimiters, *self.rows("test")]

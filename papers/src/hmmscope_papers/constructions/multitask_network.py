@@ -22,16 +22,16 @@ Readout = Literal["joint", "next"]
 
 @dataclass(frozen=True, kw_only=True)
 class Descent:
-    """The in-context regression and the constants of its weights.
+    """Constants of the in-context regression and of the weights that compute it.
 
     Attributes:
-        num_steps: T gradient steps.
-        learning_rate: Default 1 / (L + ridge), or 1 / (1 + ridge) with tabular features.
+        num_steps: Number of gradient steps T.
+        learning_rate: Step size (default: 1 / (L + ridge), or 1 / (1 + ridge) with tabular features).
         ridge: Weight of the penalty (ridge / 2) ‖W‖².
         gap: Softmax margin of the target position.
         mask: Score penalty of invalid positions.
-        num_heads: Heads of a gradient layer; default 2V^k.
-        dtype: Type of weights and arithmetic.
+        num_heads: Number of heads of a gradient layer (default: 2V^k).
+        dtype: Number type of weights and arithmetic.
     """
 
     num_steps: int
@@ -69,19 +69,18 @@ class Descent:
 class MultiTaskTransformer(Constructed):
     """An attention-only Transformer that learns from the demonstrations in its prompt.
 
-    It maps tokens to W x, the predicted probabilities of the next `num_futures` symbols (batch, position,
+    The network maps tokens to W x, the predicted probabilities of the next `num_futures` symbols (batch, position,
     V^num_futures), or of one symbol with the readout "next". Before convergence, entries can be negative (see
-    `clip_law`, `simplex_law`). Shorter inputs are prefixes of the prompt.
+    `clip_law`, `simplex_law`). Inputs that are shorter than the prompt are prefixes of it.
 
     Attributes:
-        num_symbols, vocab_size: V, and V + 1 with the delimiter.
+        num_symbols, vocab_size: Number of symbols V, and of tokens, V + 1 with the delimiter.
         layout, prompt, code: Stream layout, prompt layout, position vectors.
         subspaces: Named blocks of the stream.
-        num_steps: T gradient steps.
-        learning_rate, ridge, num_samples, mask, gap: Constants of the weights.
-        num_layers: Attention layers.
-        heads_per_layer: Heads per layer.
-        width: Size of the stream.
+        num_steps: Number of gradient steps T. learning_rate, ridge, num_samples, mask, gap: Constants of the weights.
+        num_layers: Number of attention layers.
+        heads_per_layer: Number of heads of each layer.
+        width: Width of the residual stream.
     """
 
     def __init__(
@@ -131,12 +130,12 @@ class MultiTaskTransformer(Constructed):
 
     @property
     def leak(self) -> float:
-        """Bound delta on the softmax weight of wrong positions."""
+        """Return the bound delta on the softmax weight of wrong positions."""
         return self.code.leak(self.gap)
 
     @property
     def predicting_columns(self) -> range:
-        """Positions with a window inside the test sequence."""
+        """Return the positions whose window lies inside the test sequence."""
         first = self.prompt.first_test_column + self.layout.memory_length - 1
         return range(first, self.prompt.num_columns)
 
@@ -168,7 +167,7 @@ class MultiTaskTransformer(Constructed):
         """Predict the next symbols.
 
         Raises:
-            InputError: Tokens, positions or delimiters do not fit the prompt; feedback or a cache.
+            InputError: Tokens, positions or delimiters do not fit the prompt, or feedback or a cache is passed.
         """
         only_tokens(inputs, feedback, cache)
         law_BTQ = self.through(self.embed(inputs, positions))[..., self.subspaces["prediction"]]
@@ -176,7 +175,7 @@ class MultiTaskTransformer(Constructed):
 
     @torch.no_grad()
     def stream(self, tokens: Int64[Tensor, "batch time"]) -> list[Tensor]:
-        """Residual stream after the embedding and each layer, each (batch, time, row)."""
+        """Return the residual stream after the embedding and each layer, each (batch, time, row)."""
         found: list[Tensor] = []
         handles = [tap.register_forward_hook(lambda _, __, output: found.append(output)) for tap in self.residual]
         try:
@@ -187,11 +186,11 @@ class MultiTaskTransformer(Constructed):
         return found
 
     def weights_of(self, x_BTD: Float[Tensor, "batch time row"]) -> Float[Tensor, "batch time label feature"]:
-        """Regression weights W stored at each position."""
+        """Return the regression weights W stored at each position."""
         return x_BTD[..., self.subspaces["weights"]].unflatten(-1, (self.layout.num_labels, self.layout.num_features))
 
     def learned_weights(self, tokens: Int64[Tensor, "batch time"]) -> Float[Tensor, "step batch label feature"]:
-        """W^(0) .. W^(T) at the last position."""
+        """Return W^(0) .. W^(T) at the last position."""
         return torch.stack([self.weights_of(x_BTD)[:, -1] for x_BTD in self.stream(tokens)[-2 - self.num_steps : -1]])
 
     def exact(self, tokens: Int64[Tensor, "batch time"]) -> ExactBlockValues:

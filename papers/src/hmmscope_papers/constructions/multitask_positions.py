@@ -17,8 +17,8 @@ class PositionCode(Shown):
     """Unit vectors v_r of the positions r.
 
     Attributes:
-        table: v_r (position, coordinate).
-        angle: Rotation per position; None without rotating pair.
+        table: Vectors v_r (position, coordinate).
+        angle: Rotation per position; None if the code has no rotating pair.
         closeness: 1 - the largest inner product of two different vectors.
     """
 
@@ -29,7 +29,7 @@ class PositionCode(Shown):
     def shift(self, columns: int) -> Float64[Tensor, "coordinate coordinate"]:
         """Return the matrix that takes v_r to v_(r - columns).
 
-        It is exact for a rotating pair, else a least-squares fit.
+        The matrix is exact for a rotating pair, else a least-squares fit.
         """
         if self.angle is not None:
             cos, sin = math.cos(columns * self.angle), math.sin(columns * self.angle)
@@ -39,18 +39,18 @@ class PositionCode(Shown):
         return torch.from_numpy(np.linalg.lstsq(self.table.numpy(), targets.numpy(), rcond=None)[0].T.copy())
 
     def inverse_temperature(self, gap: float) -> float:
-        """beta for a score margin of `gap`."""
+        """Return the factor beta for which the score margin of the right position is `gap`."""
         return gap / self.closeness
 
     def leak(self, gap: float) -> float:
-        """delta, a bound on the softmax weight of wrong positions: 2 sum_m exp(-beta (1 - cos m angle))."""
+        """Return a bound on the softmax weight of wrong positions, 2 sum_m exp(-beta (1 - cos m angle))."""
         assert self.angle is not None
         steps = np.arange(1, len(self.table))
         return float(2 * np.exp(-self.inverse_temperature(gap) * (1 - np.cos(steps * self.angle))).sum())
 
 
 def rotating_pair(num_columns: int, largest_shift: int) -> PositionCode:
-    """v_r = (cos r angle, sin r angle), angle = 2 pi / (num_columns + 2 largest_shift + 1).
+    """Return v_r = (cos r angle, sin r angle) with angle = 2 pi / (num_columns + 2 largest_shift + 1).
 
     Source: [MultiTask] §4; the angle is not in the paper.
     """

@@ -33,9 +33,9 @@ class Schedule:
     """Stages of a normaliser for up to `length` observations.
 
     Attributes:
-        length: T.
-        bound: C; one observation divides the sum by at most this.
-        exponents: "real", or the paper's "floor".
+        length: Number of observations T.
+        bound: Number C; one observation divides the sum by at most C.
+        exponents: "real", or the paper's misprint "floor".
 
     Raises:
         InputError: The length is below 1, or the bound is not finite and above 1.
@@ -52,7 +52,7 @@ class Schedule:
 
     @cached_property
     def powers(self) -> tuple[float, ...]:
-        """log_C of each stage's threshold D."""
+        """The logarithm to base C of each stage's threshold D."""
         if self.exponents == "floor":
             stages = math.ceil(math.log2(self.length)) + 1
             return tuple(float(self.length // 2 ** (k + 1)) for k in range(stages))
@@ -61,12 +61,12 @@ class Schedule:
 
     @property
     def num_stages(self) -> int:
-        """K, the number of stages of part 1."""
+        """Number of stages K of part 1."""
         return len(self.powers)
 
     @property
     def num_doublings(self) -> int:
-        """κ, the number of doublings in the geometric series of part 2."""
+        """Number of doublings κ in the geometric series of part 2."""
         return math.ceil(math.log2((self.length + math.log(3)) / math.log(1.5)))
 
     @property
@@ -76,24 +76,24 @@ class Schedule:
 
     @property
     def log_largest(self) -> float:
-        """ln C^T."""
+        """The natural logarithm of C^T."""
         return self.length * math.log(self.bound)
 
 
 @runtime_checkable
 class Arithmetic(Protocol):
-    """Operations that a number type needs besides + - * / and clip."""
+    """Interface of the operations that a number type needs besides + - * / and clip."""
 
     def power(self, base: float, exponent: float) -> Any: ...
 
     def multiply(self, left: Any, right: Any, largest: Any) -> Any:
-        """left * right, with 0 <= left <= 1 and 0 <= right <= largest."""
+        """Return left * right, where 0 <= left <= 1 and 0 <= right <= largest."""
         ...
 
 
 @dataclass(frozen=True, repr=False)
 class ExactProducts(Shown):
-    """Hardware products.
+    """Products computed by the processor.
 
     Attributes:
         one: ``np.longdouble(1)``, or 1.0 for float64.
@@ -120,9 +120,9 @@ class Normalised(Shown):
     """Result of a normaliser.
 
     Attributes:
-        values: x / sum(x), approximately (..., state).
-        sums: v_0 .. v_K.
-        scaled: x after part 1.
+        values: Approximation of x / sum(x) (..., state).
+        sums: Sums v_0 .. v_K.
+        scaled: Vector x after part 1.
     """
 
     values: Any
@@ -149,7 +149,7 @@ def normalise(vectors: Any, schedule: Schedule, arithmetic: Arithmetic) -> Norma
 
 
 def gate(z: Any) -> Any:
-    """p(z) = ReLU(1 - ReLU(1 - z)): z clipped to [0, 1]."""
+    """Return p(z) = ReLU(1 - ReLU(1 - z)), which is z clipped to [0, 1]."""
     return (1 - (1 - z).clip(min=0)).clip(min=0)
 
 
@@ -159,7 +159,7 @@ def gate(z: Any) -> Any:
 
 @dataclass(frozen=True, repr=False)
 class DenseLayer(Shown):
-    """activation(weight h + bias): ReLU neurons, then GeLU ones; or linear."""
+    """The layer activation(weight h + bias), with ReLU neurons, then GeLU neurons; or a linear layer."""
 
     weight: NDArray[np.float64]
     bias: NDArray[np.float64]
@@ -172,8 +172,8 @@ def dense_layers(schedule: Schedule, num_states: int, gelu_scale: float) -> list
 
     Args:
         schedule: Stages; C^T must fit in float64.
-        num_states: n.
-        gelu_scale: λ of the product gadget.
+        num_states: Number of states n.
+        gelu_scale: Scale λ of `gelu_product`.
 
     Raises:
         InputError: C^T overflows.

@@ -1,6 +1,6 @@
 """One delta-rule layer that computes parity, using a negative eigenvalue.
 
-An odd symbol flips the sign of the stored value (b_t = 2 in `DeltaRuleSpec`).
+The symbol 1 flips the sign of the stored value (b_t = 2 in `DeltaRuleSpec`).
 
 Source: Grazzi et al. 2025 (arXiv:2411.12537), Theorem 1; the weights are original.
 """
@@ -24,11 +24,11 @@ def delta_rule_parity(*, dtype: torch.dtype = torch.float32) -> Decoder:
     """Build a one-layer, one-head ``delta-rule`` model of parity.
 
     Args:
-        dtype: Type of the weights.
+        dtype: Number type of the weights.
 
     Returns:
-        A model of tokens 0 (even), 1 (odd) and 2 (placeholder, first). It gives logits of an even and an odd sum so
-        far, and raises InputError for another first token.
+        A model of the tokens 0, 1 and 2 (placeholder). Its outputs are the logits of an even and an odd sum so far. It
+        raises InputError if the first token is not the placeholder.
     """
     spec = DeltaRuleSpec(num_layers=1, num_heads=1, width=8, mlp_ratio=1, gated=False, negative=True)
     model = spec.build(ModelIO(num_outputs=2, vocab_size=3), torch.Generator().manual_seed(0)).to(dtype)

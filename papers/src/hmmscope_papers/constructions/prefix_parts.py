@@ -26,34 +26,34 @@ LARGEST_FACTOR = 2.0
 
 
 def layers_needed(length: int) -> int:
-    """Number of layers for prefix products of `length` factors, ceil(log2 length)."""
+    """Return the number of layers for prefix products of `length` factors, ceil(log2 length)."""
     require_count("length", length)
     return (length - 1).bit_length()
 
 
 def paper_eta(num_states: int, num_layers: int, length: int) -> float:
-    """η = 1 / ((8n)^(L+1) T), the attention error that the proof allows. Source: [Limits] E.18."""
+    """Return η = 1 / ((8n)^(L+1) T), the attention error that the proof allows ([Limits] E.18)."""
     return (8.0 * num_states) ** -(num_layers + 1) / length
 
 
 def paper_gain(length: int, eta: float) -> float:
-    """γ = 4√2 T log(2T/η) / π. Source: [Limits] E.18."""
+    """Return the paper's attention gain γ = 4√2 T log(2T/η) / π ([Limits] E.18)."""
     return 4 * math.sqrt(2) * length * math.log(2 * length / eta) / math.pi
 
 
 def tight_gain(length: int, eta: float) -> float:
-    """γ with a softmax within η (l1) of one key: γ² = log(2(T+1)/η) / (1 - cos(π/4T))."""
+    """Return γ = √(log(2(T+1)/η) / (1 - cos(π/4T))), for which the softmax is within η (l1) of a one-hot."""
     return math.sqrt(math.log(2 * (length + 1) / eta) / (2 * math.sin(math.pi / (8 * length)) ** 2))
 
 
 def best_gelu_scale(dtype: torch.dtype) -> float:
-    """The power of two nearest to 2^(p/3), which balances truncation 2M^4/(3λ²) and cancellation λ·2^-p."""
+    """Return the power of two nearest to 2^(p/3), which balances truncation 2M^4/(3λ²) and cancellation λ·2^-p."""
     bits = 1 - math.log2(torch.finfo(dtype).eps)
     return 2.0 ** round(bits / 3)
 
 
 def paper_gelu_scale(num_states: int, eta: float) -> float:
-    """The least power of two λ >= M² sqrt(2n/(3η)) for M = 2.
+    """Return the least power of two λ >= M² sqrt(2n/(3η)) for M = 2.
 
     Source: [Limits] Lemma D.1; the paper's "small λ" is a misprint.
     """
@@ -77,17 +77,17 @@ def error_bounds(system: DrivenSystem, num_layers: int, *, eta: float, gadget_er
 
 
 def gelu_error(scale: float, largest: float = LARGEST_FACTOR) -> float:
-    """2M^4/(3λ²), the gadget's largest error on [-M, M] to leading order."""
+    """Return 2M^4/(3λ²), the largest error of `gelu_product` on [-M, M] to leading order."""
     return 2 * largest**4 / (3 * scale**2)
 
 
 def gelu(x: Tensor) -> Tensor:
-    """x · ½ (1 + erf(x/√2)), more accurate than the fused float32 kernel."""
+    """Return x · ½ (1 + erf(x/√2)), more accurately than the fused float32 kernel."""
     return 0.5 * x * (1 + torch.erf(x * math.sqrt(0.5)))
 
 
 def gelu_product(a: Tensor, b: Tensor, scale: float) -> Tensor:
-    """Multiply with four GeLU neurons: ab - ab(a² + b²)/(3λ²) + O(λ^-4).
+    """Multiply with four GeLU neurons; the result is ab - ab(a² + b²)/(3λ²) + O(λ^-4).
 
     f(a, b) = (√(2π) λ²/8) [g((a+b)/λ) + g(-(a+b)/λ) - g((a-b)/λ) - g((b-a)/λ)],   g(x) = x Φ(x)
 
@@ -102,7 +102,7 @@ def gain_of(temperature: str | float, length: int, eta: float) -> float:
     """Return the attention gain γ, given by name or as a number.
 
     Raises:
-        InputError: An unknown name, or a number that is not positive.
+        InputError: The name is unknown, or the number is not positive.
     """
     if isinstance(temperature, str):
         rules = {"tight": tight_gain, "paper": paper_gain}
@@ -126,11 +126,11 @@ class OffsetHead(nn.Module):
     Hook points: ``logits`` and ``pattern`` (batch, head, query, key).
 
     Args:
-        subspaces: Must include "sin" and "cos".
-        offset: Positions to look back.
-        length: T.
-        gain: γ.
-        read, write: Subspaces of one size.
+        subspaces: Named subspaces of the stream, with "sin" and "cos".
+        offset: Number of positions to look back.
+        length: Largest number of symbols T.
+        gain: Attention gain γ.
+        read, write: Names of the subspaces that the head reads and writes, of equal size.
 
     Source: [Limits] E.15-E.19 and E.26-E.29.
     """
@@ -184,11 +184,11 @@ class ProductMLP(nn.Module):
     A product takes four GeLU neurons, or one ReLU neuron for 0/1 factors.
 
     Args:
-        subspaces: Must include "one".
-        size: n.
+        subspaces: Named subspaces of the stream, with "one".
+        size: Size n of the matrices.
         product: "gelu", "relu01" or "bilinear" (exact, without neurons).
-        scale: λ of "gelu".
-        previous, current, target: Subspaces of size n².
+        scale: Scale λ of the product "gelu".
+        previous, current, target: Names of subspaces of size n².
 
     Source: [Limits] E.22 and Lemmas D.1-D.2, with later factors on the left.
     """
@@ -238,7 +238,7 @@ class ProductMLP(nn.Module):
         return update
 
     def products(self, current: Tensor, previous: Tensor) -> Tensor:
-        """current @ (previous - I), or current @ previous out of place or for "relu01"."""
+        """Return current @ (previous - I), or current @ previous if `target` is not `current` or for "relu01"."""
         eye = torch.eye(self.size, dtype=current.dtype, device=current.device)
         if self.product == "bilinear":
             return current @ (previous - eye) if self.in_place else current @ previous
@@ -259,7 +259,7 @@ class ProductMLP(nn.Module):
         return -F.relu(block) if self.product == "relu01" else gelu(-block) - gelu(block)
 
     def dense(self) -> tuple[Float[Tensor, "width neuron"], Float[Tensor, "neuron width"]]:
-        """Full matrices: the update is activation(x @ first) @ second."""
+        """Return full matrices `first` and `second`, with which the update is activation(x @ first) @ second."""
         require(self.product != "bilinear", "product", "must be a network of neurons for its matrices", self.product)
         n, width, gates = self.size, self.subspaces.width, len(self.write)
         start = {name: self.subspaces[name].start for name in (self.previous, self.current, self.target, "one")}
@@ -286,7 +286,7 @@ class ProductMLP(nn.Module):
 
 
 class PrefixLayer(nn.Module):
-    """Attention, then a token-wise network, each added to the stream."""
+    """A layer of attention, then a token-wise network, each added to the stream."""
 
     def __init__(self, attention: OffsetHead, mlp: ProductMLP) -> None:
         super().__init__()

@@ -70,7 +70,7 @@ class PrefixProduct(PrefixTransformer):
         """Return b_t at position t; position 0 is the placeholder.
 
         Raises:
-            InputError: A token or position out of range, no placeholder, feedback or a cache.
+            InputError: A token or position is out of range, no placeholder is first, or feedback or a cache is passed.
         """
         only_tokens(inputs, feedback, cache)
         return self.stream(inputs, positions) @ self.decoder
@@ -107,17 +107,17 @@ def limits_theorem5_2(
 
     Args:
         process: 0/1 maps or orthogonal matrices, see `driven_system`.
-        length: T.
+        length: Largest number of symbols T.
         product: "gelu" (Lemma D.1); "relu01", exact for 0/1 maps; or "bilinear", exact but no MLP.
-        temperature: "tight", "paper" (E.18), or γ.
-        eta: Attention error that sets γ; default 1e-20 if tight, E.18 if "paper".
-        gelu_scale: λ; default 2^(p/3); "paper" for truncation at most η/n.
-        num_layers: Default ceil(log2 T).
-        initial: b_0.
-        dtype: Type of the weights.
+        temperature: Attention gain: "tight", "paper" (E.18), or the number γ.
+        eta: Attention error that determines γ (default: 1e-20 for "tight", E.18 for "paper").
+        gelu_scale: Scale λ (default: 2^(p/3)); "paper" for a truncation error of at most η/n.
+        num_layers: Number of layers (default: ceil(log2 T)).
+        initial: Initial vector b_0.
+        dtype: Number type of the weights.
 
     Raises:
-        InputError: An unsuitable process, or a value out of range.
+        InputError: The process is unsuitable, or a value is out of range.
         ResourceError: One sequence exceeds memory.
     """
     require_count("length", length, most=2**20)

@@ -18,23 +18,23 @@ from hmmscope_papers.constructions.residual import LayerNote, Subspaces
 
 
 class PrefixTransformer(Constructed):
-    """Products of matrices: after layer l, position i holds the product of the last 2^l tokens.
+    """Transformer of matrix products: after layer l, position i holds the product of the last 2^l tokens' matrices.
 
     Args:
-        system: The matrices.
-        length: T, without the placeholder.
-        num_outputs: Size of the output.
-        product: Gadget.
-        gain: γ.
-        gelu_scale: λ.
-        slots: Subspace of the windows before the first layer and after each.
-        sizes: Subspace sizes before "sin", "cos" and "one".
-        dtype: Type of the weights.
+        system: Driven system with the matrices.
+        length: Largest number of symbols T, without the placeholder.
+        num_outputs: Number of outputs.
+        product: Network that multiplies, see `ProductMLP`.
+        gain: Attention gain γ.
+        gelu_scale: Scale λ.
+        slots: Names of the subspaces of the window products before the first layer and after each layer.
+        sizes: Sizes of the subspaces that precede "sin", "cos" and "one".
+        dtype: Number type of the weights.
 
     Attributes:
-        encoder: Maps one-hot(token), sin, cos and 1 to the stream.
-        decoder: Maps the stream to the window times the initial vector.
-        others: As given.
+        encoder: Map from [one-hot(token), sin, cos, 1] to the stream.
+        decoder: Map from the stream to the window product times the initial vector.
+        others: The arguments of these names.
     """
 
     #: Letters of windows and token matrices in notes.
@@ -91,7 +91,7 @@ class PrefixTransformer(Constructed):
         return self.through(self.embed(tokens, positions))
 
     def embed(self, tokens: Tensor, positions: Tensor | None = None) -> Tensor:
-        """[one-hot(token), sin(πt/4T), cos(πt/4T), 1] @ encoder."""
+        """Return [one-hot(token), sin(πt/4T), cos(πt/4T), 1] @ encoder."""
         check_tokens(tokens, self.vocab_size)
         placeholder = self.vocab_size - 1
         first = bool((tokens[:, :1] == placeholder).all())

@@ -23,7 +23,7 @@ Features = Literal["window", "tabular"]
 
 
 def joint_index(symbols: Int64[Tensor, "*batch slot"], num_symbols: int) -> Int64[Tensor, "*batch"]:
-    """Index of a symbol tuple, most significant first."""
+    """Return the index of a symbol tuple, whose first symbol is the most significant digit."""
     slots = symbols.shape[-1]
     require(num_symbols**slots <= 2**62, "num_symbols", f"to the power {slots} must be at most 2^62", num_symbols)
     powers = torch.tensor([num_symbols ** (slots - 1 - m) for m in range(slots)], device=symbols.device)
@@ -33,7 +33,7 @@ def joint_index(symbols: Int64[Tensor, "*batch slot"], num_symbols: int) -> Int6
 def window_features(
     windows: Int64[Tensor, "*batch slot"], num_symbols: int, features: Features = "window"
 ) -> Float64[Tensor, "*batch feature"]:
-    """One-hot each slot (num_symbols * slots), or the whole window (num_symbols^slots)."""
+    """Return the one-hots of all slots (num_symbols * slots), or the one-hot of the window (num_symbols^slots)."""
     if features == "window":
         return one_hot(windows, num_symbols).flatten(-2).double()
     return one_hot(joint_index(windows, num_symbols), num_symbols ** windows.shape[-1]).double()
@@ -44,9 +44,9 @@ class RegressionSamples(Shown):
     """Regression samples; leading axes are independent data sets.
 
     Attributes:
-        windows: Last symbols, most recent first (..., sample, slot).
-        labels: Following symbols, next first (..., sample, future).
-        num_symbols: V.
+        windows: Last symbols, the most recent first (..., sample, slot).
+        labels: Following symbols, the next first (..., sample, future).
+        num_symbols: Number of symbols V.
     """
 
     windows: Int64[Tensor, "*batch sample slot"]
@@ -65,12 +65,12 @@ class RegressionSamples(Shown):
 
         Args:
             demonstrations: Symbols (..., demonstration, time).
-            num_symbols: V.
-            memory_length: Slots per window.
-            num_futures: Symbols per label.
+            num_symbols: Number of symbols V.
+            memory_length: Number of slots per window.
+            num_futures: Number of symbols per label.
 
         Raises:
-            InputError: No demonstration, or one too short.
+            InputError: There are no demonstrations, or one is too short.
         """
         require_count("memory_length", memory_length)
         require_count("num_futures", num_futures)
@@ -87,14 +87,14 @@ class RegressionSamples(Shown):
 
     @property
     def numbers(self) -> Int64[Tensor, "*batch sample"]:
-        """Lexicographic index of each window, oldest symbol first."""
+        """Return the lexicographic index of each window, with the oldest symbol first."""
         return joint_index(self.windows.flip(-1), self.num_symbols)
 
     def features(self, features: Features = "window") -> Float64[Tensor, "*batch sample feature"]:
         return window_features(self.windows, self.num_symbols, features)
 
     def targets(self) -> Float64[Tensor, "*batch sample label"]:
-        """Labels y: the joint one-hot of each sample's futures."""
+        """Return the labels y, the joint one-hot of each sample's futures."""
         return one_hot(joint_index(self.labels, self.num_symbols), self.num_symbols ** self.labels.shape[-1]).double()
 
     def problem(self, features: Features = "window") -> "LeastSquares":
@@ -108,9 +108,9 @@ class LeastSquares(Shown):
     """Moments and solutions of regression problems; leading axes are independent.
 
     Attributes:
-        covariance: Sigma (..., feature, feature).
-        cross: B (..., label, feature).
-        num_samples: n.
+        covariance: Matrix Sigma (..., feature, feature).
+        cross: Matrix B (..., label, feature).
+        num_samples: Number of samples n.
     """
 
     covariance: Float64[Tensor, "*batch feature feature"]
@@ -134,7 +134,7 @@ class LeastSquares(Shown):
 
     @property
     def alpha(self) -> Float64[Tensor, "*batch"]:
-        """Smallest nonzero eigenvalue of Sigma (alpha_+)."""
+        """Return the smallest nonzero eigenvalue of Sigma (alpha_+)."""
         return self.eigenvalues.where(self.eigenvalues > 0, torch.inf).amin(-1)
 
     @property
@@ -146,17 +146,17 @@ class LeastSquares(Shown):
         return self.largest / self.alpha
 
     def solution(self, ridge: float = 0.0) -> Float64[Tensor, "*batch label feature"]:
-        """W_hat = B Sigma^+, or B (Sigma + ridge I)^-1."""
+        """Return W_hat = B Sigma^+, or B (Sigma + ridge I)^-1 with a penalty."""
         return self._filtered(lambda values: torch.where(values > 0, 1 / (values + ridge), 0.0))
 
     def descent(
         self, num_steps: int, learning_rate: float | Tensor, ridge: float = 0.0
     ) -> Float64[Tensor, "*batch label feature"]:
-        """W^(T) = W_hat (I - (I - rate (Sigma + ridge I))^T), in closed form.
+        """Return W^(T) = W_hat (I - (I - rate (Sigma + ridge I))^T) in closed form.
 
         Args:
-            num_steps: T.
-            learning_rate: One for all problems, or one each (...,).
+            num_steps: Number of steps T.
+            learning_rate: One rate for all problems, or one for each (...,).
             ridge: Weight of the penalty (ridge / 2) ‖W‖².
         """
         require_count("num_steps", num_steps, 0)
@@ -171,7 +171,7 @@ class LeastSquares(Shown):
     def iterates(
         self, num_steps: int, learning_rate: float, ridge: float = 0.0
     ) -> Float64[Tensor, "step *batch label feature"]:
-        """W^(0), ..., W^(T), step by step."""
+        """Return W^(0), ..., W^(T), computed step by step."""
         steps = [torch.zeros_like(self.cross)]
         for _ in range(num_steps):
             gradient = steps[-1] @ self.covariance - self.cross + ridge * steps[-1]

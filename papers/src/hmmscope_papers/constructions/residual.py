@@ -46,7 +46,7 @@ class LayerNote:
         layer: Layer number; 0 is the embedding.
         stage: Stage, such as "gather history".
         reads, writes: Names of subspaces.
-        equation: Plain text.
+        equation: Equation of the layer in plain text.
         error: Largest measured error of the written values, or None.
     """
 

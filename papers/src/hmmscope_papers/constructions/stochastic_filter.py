@@ -53,7 +53,7 @@ class BeliefOperators(Shown):
     transition row equals the initial distribution.
 
     Attributes:
-        numerators_VSS: M_o in units of 2^-64, Python integers.
+        numerators_VSS: Matrices M_o in units of 2^-64, as Python integers.
         start_S: Vector before the first observation, in units of 2^-64.
         read_OS: Map from the chain's states to the outputs.
         initial_O: Distribution of the first observation's state (labelled HMM: of the start).
@@ -66,7 +66,7 @@ class BeliefOperators(Shown):
 
     @cached_property
     def least_entry(self) -> float:
-        """c: the least entry of the matrices, without the start state's row."""
+        """Return c, the least entry of the matrices without the start state's row."""
         return float(self.numerators_VSS[:, : len(self.read_OS)].min()) / UNIT
 
     @property
@@ -78,7 +78,7 @@ def belief_operators(hmm: HMM | LabelledHMM | str) -> BeliefOperators:
     """Build the matrices of an HMM's filter.
 
     Raises:
-        InputError: Unsupported process.
+        InputError: The process is not supported.
     """
     process = as_process(hmm)
     process.require_capability(WORDS)
@@ -112,7 +112,7 @@ def _unit_vector(size: int, index: int) -> NDArray[np.object_]:
 
 
 def bound_of(operators: BeliefOperators, least: float | None) -> float:
-    """C = 1 / c, from the least entry or a given lower bound on an observation's factor.
+    """Return C = 1 / c, with the least entry or a given lower bound on an observation's factor as c.
 
     Raises:
         InputError: The least entry is zero and there is no bound, or the bound is outside (0, 1).
@@ -129,7 +129,7 @@ def bound_of(operators: BeliefOperators, least: float | None) -> float:
 
 
 def log_leak(num_states: int, length: int, bound: float) -> float:
-    """ln η, where η = e^-T C^-T / ((8n)^(L+1) T) bounds the attention to wrong positions.
+    """Return ln η, where η = e^-T C^-T / ((8n)^(L+1) T) bounds the attention to wrong positions.
 
     Source: [Limits] App. E, Theorem 5.3, where the factor C^-T is missing.
     """
@@ -142,7 +142,7 @@ class StochasticFilter(PrefixTransformer):
 
     Attributes:
         operators: Exact matrices.
-        variant, division: As given.
+        variant, division: Arguments of `limits_theorem5_3`.
         schedule: Stages of the normaliser.
     """
 
@@ -196,7 +196,7 @@ class StochasticFilter(PrefixTransformer):
         """Return the belief after t observations at position t.
 
         Raises:
-            InputError: A token or position out of range, a wrong placeholder, feedback or a cache.
+            InputError: A token or position is out of range, the placeholder is wrong, or feedback or a cache is passed.
         """
         only_tokens(inputs, feedback, cache)
         x_BTD = self.stream(inputs, positions)
@@ -256,7 +256,7 @@ class StochasticFilter(PrefixTransformer):
     def deviation(
         self, windows: Float64[Tensor, "batch time state state"], exact: Float64[Tensor, "batch time state state"]
     ) -> float:
-        """Largest error relative to the exact window's sum."""
+        """Return the largest error, relative to the sum of the exact window product."""
         totals = exact.sum((-1, -2), keepdim=True)
         return float(((windows - exact).abs() / totals)[totals[..., 0, 0] > 0].max())
 
@@ -273,7 +273,7 @@ class StochasticFilter(PrefixTransformer):
 
 
 class MixedLayer(nn.Module):
-    """activation(weight h + bias) with ReLU, then GeLU neurons; or linear."""
+    """The layer activation(weight h + bias), with ReLU neurons, then GeLU neurons; or a linear layer."""
 
     def __init__(self, layer: DenseLayer, dtype: torch.dtype) -> None:
         super().__init__()
@@ -308,23 +308,23 @@ def limits_theorem5_3(
 
     The bound e^-T needs O(T) significand bits (`arbitrary_precision`). In floats of rounding u:
 
-    - "residual" products have absolute error u; beliefs are lost from T = 50 on (n = V = 5, float64);
-    - "gelu" products have absolute error u^(2/3); beliefs are lost from T = 16 on;
+    - "residual" products have an absolute error u, and beliefs are wrong from T = 50 on (n = V = 5, float64);
+    - "gelu" products have an absolute error u^(2/3), and beliefs are wrong from T = 16 on;
     - "disjoint" with "bilinear" is accurate until P underflows. Use this variant.
 
     Args:
-        hmm: n states; c = 1/C is the least product of a transition and an emission probability.
-        length: T.
-        variant: "disjoint", or "residual": cur + cur (prev - I).
+        hmm: HMM of n states; c = 1/C is the least product of a transition and an emission probability.
+        length: Largest number of observations T.
+        variant: "disjoint", or "residual", which computes products as cur + cur (prev - I).
         product: "bilinear", exact but no MLP, or "gelu" (Lemma D.1).
-        division: "mlp", the normaliser, or "division".
+        division: "mlp" (the normaliser), or "division" by the processor.
         exponents: "real", or the paper's misprint "floor", which diverges.
-        gelu_scale: λ; default 2^(p/3).
-        least: Lower bound on an observation's factor; default c. Required for zeros.
-        dtype: Type of the weights; the exact normaliser uses long double.
+        gelu_scale: Scale λ (default: 2^(p/3)).
+        least: Lower bound on the factor by which an observation shrinks the sum (default: c); required for zeros.
+        dtype: Number type of the weights; the exact normaliser uses long double.
 
     Raises:
-        InputError: An HMM with zeros, a value out of range, or C^T too large.
+        InputError: The HMM has zeros and `least` is missing, a value is out of range, or C^T is too large.
 
     Source: [Limits] Theorem 5.3 and App. E, with the corrections of `normaliser` and `log_leak`.
     """

@@ -173,7 +173,7 @@ FIRST = 0.1
 
 
 def alike(rows: lab.Rows) -> lab.Rows:
-    """Keep evaluations up to the sequences that all models of a task have seen."""
+    """Keep evaluations up to the number of sequences that all models of a task have seen."""
     most = {
         task: min(max(one.values("sequences")) for one in own.by("layers").values())
         for task, own in rows.by("task").items()
@@ -191,7 +191,7 @@ def _matched(rows: lab.Rows) -> tuple[lab.Gate, ...]:
 
 
 class ConvergenceInterval(NamedTuple):
-    """Sequences seen until the loss stays below `CONVERGED`, between two evaluations."""
+    """Bounds, from two evaluations, on the number of sequences seen until the loss stays below `CONVERGED`."""
 
     after: float
     until: float | None
@@ -211,7 +211,7 @@ def crossing(rows: lab.Rows, numbers: lab.Numbers = None) -> ConvergenceInterval
 
 
 def advantage(rows: lab.Rows, numbers: lab.Numbers = None) -> tuple[float | None, float | None]:
-    """Bound log2 of the sequences that the fastest Transformer needs divided by the RNN's, for one task and seed."""
+    """Bound log2(sequences that the fastest Transformer needs / those that the RNN needs), for one task and seed."""
     found = {n: crossing(own, numbers) for n, own in rows.by("layers").items()}
     recurrent = found.pop(0, None)
     others = [one for one in found.values() if one is not None]
@@ -225,7 +225,7 @@ def advantage(rows: lab.Rows, numbers: lab.Numbers = None) -> tuple[float | None
 
 
 def doublings(bounds: tuple[float | None, float | None]) -> float | None:
-    """Return the middle of two bounds, or one that decides the sign, otherwise None."""
+    """Return the middle of two bounds; with one bound, return it if it determines the sign, else None."""
     least, most = bounds
     if least is not None and most is not None:
         return (least + most) / 2
@@ -236,7 +236,7 @@ def doublings(bounds: tuple[float | None, float | None]) -> float | None:
 
 @lab.claim("limits-rnn-converges-faster")
 def converges_faster(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measurement:
-    """Widen the interval to the distance between evaluations, and leave out the first tenth of the training."""
+    """Measure log2 of the ratio of sequences needed, without the first tenth of training; see `advantage`."""
     rows = alike(tables["epochs"])
     first = {
         task: lab.parameter(numbers, "first", FIRST) * max(own.values("sequences"))
@@ -329,7 +329,7 @@ def final_accuracy(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measu
 
 @lab.claim("limits-rnn-better-throughout")
 def better_throughout(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measurement:
-    """Cut losses at the constant answer's and take the smallest lead over evaluations."""
+    """Measure the smallest lead of the RNN over evaluations; losses above the constant answer's count as that loss."""
     rows = alike(tables["epochs"])
     nothing = {key: fmean(one.values("value")) for key, one in tables["references"].by("task", "position").items()}
 
@@ -385,7 +385,7 @@ def fits_longer(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measurem
 
 @lab.claim("limits-supervision-rnn")
 def supervision_rnn(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measurement:
-    """Compare losses over all positions."""
+    """Measure how much more Cyclic-HARD than Cyclic-DET raises the Transformer's mean loss, compared with the RNN's."""
     rows = alike(tables["epochs"].where(task=[HARD, "cyclic-det"])).with_columns(value=_over_positions)
     deepest = max(layers_of(rows), default=0)
 

@@ -212,7 +212,7 @@ def _of_rnn(tables: lab.Tables, numbers: lab.Numbers = None) -> tuple[lab.Gate, 
 
 @lab.claim("limits-rnn-fits")
 def rnn_fits(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measurement:
-    """Include the first position, where the relative loss on RanLDS is largest."""
+    """Measure the error rate minus the RNN's loss, at all positions including the first."""
     rate = lab.parameter(numbers, "rate")
     rows = fits.models(tables).where(layers=0)
     effects = each_task(rows, TASKS, lambda own: fits.slack(own, rate), f"{rate:g} minus the second largest loss")
@@ -246,7 +246,7 @@ def grows(tables: lab.Tables, numbers: Mapping[str, Any]) -> lab.Measurement:
 
 @lab.claim("limits-fit-length-doubles")
 def doubles(tables: lab.Tables, numbers: Mapping[str, Any]) -> lab.Measurement:
-    """Use depths up to half of the sequence, because a longer fit cannot double."""
+    """Measure doublings of the fit length per layer, up to half of the sequence, because a longer one cannot double."""
     effects, drifts = fits.growing_by_task(
         tables,
         lambda found, longest: fits.growth(found, longest, numbers["half"]),
@@ -270,7 +270,7 @@ def doubles(tables: lab.Tables, numbers: Mapping[str, Any]) -> lab.Measurement:
 
 @lab.claim("limits-fit-length-power")
 def power(tables: lab.Tables, numbers: Mapping[str, Any]) -> lab.Measurement:
-    """Leave out depths with 2^L at the sequence length, which can only fall short."""
+    """Measure log2(fit length / 2^L) at the worst depth, for 2^L below the sequence length."""
 
     def least(found: fits.Lengths, longest: int) -> lab.EstimateWithError | None:
         logs = [(n, fits.log2(length)) for n, length in found.items() if 2**n < longest]
@@ -355,7 +355,7 @@ def _few_layers_learned(tables: lab.Tables, numbers: lab.Numbers = None) -> tupl
 
 @lab.claim("limits-hard-no-depth")
 def hard_no_depth(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measurement:
-    """Gate the supervision rate: the paper asks for the state once in 120 actions."""
+    """Measure the longest fit on Cyclic-HARD; a gate requires about as rare queries as in the paper (1 in 120)."""
     rows = tables["positions"].where(task=HARD)
     best = over_seeds(
         rows.where(predictor="model", layers=fits.deep(tables)),

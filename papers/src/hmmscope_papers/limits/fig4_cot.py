@@ -136,7 +136,7 @@ def _names(run: Run) -> dict[str, Any]:
 
 
 def error_rows(run: Run, num_samples: int) -> list[dict]:
-    """Return errors by position, with a model's own answers fed back, and of a constant answer."""
+    """Return errors by position of a model that reads its own answers, and of a constant answer."""
     rows = []
     for name, model in {"trained": run.model, "untrained": run.untrained()}.items():
         found = evaluation_losses(
@@ -255,7 +255,7 @@ MUCH = 0.1
 
 
 def half_of_fit(lengths: list[int], fit_length: int) -> int | None:
-    """Return the paper's block length: the largest up to half of the fit length, at least the smallest."""
+    """Return the block length by the paper's rule: the largest one of at most half the fit length."""
     allowed = [length for length in lengths if 0 < length <= max(1, fit_length // 2)]
     return max(allowed, default=None)
 
@@ -302,7 +302,7 @@ def _learned(
     short: bool = False,
     numbers: lab.Numbers = None,
 ) -> lab.Gate:
-    """Return the gate of learning without blocks and with the chosen block, with all short blocks, or with the best."""
+    """Return the gate of learning without blocks, and with the `chosen` block, all `short` blocks or the best block."""
 
     def lead(own: lab.Rows) -> lab.EstimateWithError | None:
         controls = [own.where(predictor=name, block_length=0) for name in ("untrained", "constant")]
@@ -417,7 +417,7 @@ def block_bound(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measurem
 
 @lab.claim("limits-cot-hard")
 def cot_hard(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measurement:
-    """Use the best block length; the first answers carry no information about the state."""
+    """Measure the largest loss on Cyclic-HARD at the best block length."""
     heard = lab.Rows(row for row in tables["errors"].where(predictor="trained") if row["block_length"])
 
     def least(own: lab.Rows) -> lab.EstimateWithError:

@@ -1,4 +1,4 @@
-"""[Limits] Figure 4, left: one depth, processes that forget at different speeds."""
+"""[Limits] Figure 4, left: models of one depth on processes that forget at different speeds."""
 
 from itertools import pairwise
 from typing import Any
@@ -29,7 +29,7 @@ PROBABILITIES = [0.01, 0.03, 0.05, 0.1, 0.15]
 
 @registry.experiment("limits-fig4-mixing")
 class Figure4Mixing(lab.Experiment):
-    """A Transformer and the RNN at each backward probability, after equally many sequences."""
+    """A Transformer and the RNN at each backward probability of Cyclic-RND, after equally many sequences."""
 
     title = "Intermediate mixing speeds make the middle of the sequence hardest"
     in_paper = (

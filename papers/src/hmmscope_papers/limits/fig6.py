@@ -31,7 +31,7 @@ _SIZES = {"error_rate": 0.1, "definition": "prefix", "last_epochs": 3}
 
 @registry.experiment("limits-fig6")
 class LimitsFig6(lab.Experiment):
-    """Transformers and the RNN, with and without the curriculum."""
+    """Transformers and the RNN, trained with and without the curriculum."""
 
     title = "Effect of the doubling curriculum"
     in_paper = (
@@ -173,7 +173,7 @@ def doublings(row: dict[str, Any]) -> float:
 
 
 def lead(rows: lab.Rows, number: Callable[[dict[str, Any]], float] = share) -> float | None:
-    """Return the mean of a measure with the curriculum minus that without."""
+    """Return the mean of `number` over runs with the curriculum minus the mean over runs without."""
     differences = []
     for n in sorted(rows.where(curriculum=True).values("layers")):
         both = [[number(row) for row in rows.where(layers=n, curriculum=kept)] for kept in (True, False)]
@@ -265,7 +265,7 @@ def curriculum_faster(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Me
 
 @lab.claim("limits-curriculum-shortens")
 def curriculum_shortens(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measurement:
-    """Compare processor times within seeds."""
+    """Measure the ratio of training times with and without the curriculum, seed by seed."""
     runs, ends = tables.get("runs", lab.Rows()), _deep(tables["fit-lengths"]).where(curriculum=True)
     effects, tokens = {}, []
     for (task, n), own in ends.by("task", "layers").items():
@@ -301,7 +301,7 @@ def _ratio(pair: list[lab.Rows], column: str) -> float | None:
 
 @lab.claim("limits-curriculum-rnn")
 def curriculum_rnn(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measurement:
-    """Compare absolute differences minus the noise between seeds."""
+    """Measure how much more the curriculum changes the Transformers' fit lengths than the RNN's, beyond seed noise."""
 
     def more(rows: lab.Rows) -> Callable[[lab.Rows], float | None]:
         chance = {n: _between_seeds(own.where(curriculum=False)) for n, own in rows.by("layers").items()}

@@ -110,8 +110,8 @@ def length_of(
 
     Args:
         rows: Evaluation losses by ``position`` with ``value``, ``low`` and ``high``, of one model and seed.
-        error_rate: Loss that is crossed.
-        definition: prefix or max, see `fit_length`; by default that of the claim's record, prefix in figures.
+        error_rate: Loss at which the fit ends.
+        definition: "prefix" or "max", see `fit_length` (default: that of the claim's record, "prefix" in figures).
     """
     definition = parameter(numbers, "definition", "prefix") if definition is None else definition
     ordered = sorted(rows, key=lambda row: row["position"])
@@ -153,12 +153,12 @@ def lengths_then(own: Rows, rate: float | None = None, numbers: Numbers = None) 
 
 
 def growing(found: Lengths, task: str, longest: int) -> Lengths:
-    """Keep the Transformers for which the paper claims growth: on MatMul not the deepest (footnote 2)."""
+    """Keep the Transformers for which the paper claims growth, without the deepest on MatMul (footnote 2)."""
     return {n: one for n, one in found.items() if n > 0 and not (task == "matmul" and 2**n >= longest)}
 
 
 def growth(found: Lengths, longest: int, most: float = 1.0) -> EstimateWithError | None:
-    """Fit doublings of the fit length per layer, up to the first depth above `most`, or None."""
+    """Fit the doublings of the fit length per layer, up to the first depth that fits over `most` of the sequence."""
     points = []
     for n, length in found.items():
         points.append((float(n), log2(length)))
@@ -188,7 +188,7 @@ def growing_by_task(
     rate: float,
     numbers: Numbers = None,
 ) -> tuple[dict[str, Effect], dict[str, float | None]]:
-    """Return effects by task of a measure of growing fit lengths, and their drifts."""
+    """Return, by task, the effect of a measure of fit lengths, and its change over the last doubling of training."""
 
     def now(own: Rows) -> EstimateWithError | None:
         longest = max(own.values("position"))
@@ -215,7 +215,7 @@ def drifts_of(
 
 
 def slack_then(rate: float, numbers: Numbers = None) -> Callable[[Rows], float | None]:
-    """Return a function for the best model's `slack` at one time of the training."""
+    """Return a function that computes the best model's `slack` at one time of the training."""
 
     def measure(own: Rows) -> float | None:
         worst = [row["worst"] for row in own.where(error_rate=parameter(numbers, "rate", RATE))]
@@ -245,7 +245,7 @@ def doublings_left(found: Lengths, longest: int) -> EstimateWithError | None:
 def both_cycles(
     tables: Tables, measure: Callable[[Lengths, Lengths], EstimateWithError | None], unit: str, numbers: Numbers = None
 ) -> tuple[Effect | None, float | None]:
-    """Compare fit lengths on Cyclic-DET and Cyclic-HARD within seeds; return effect and drift."""
+    """Compare fit lengths on Cyclic-DET and Cyclic-HARD by seed; return the effect and its last-doubling change."""
 
     def measured(read: Callable[[Rows], Lengths]) -> Callable[[Rows], EstimateWithError | None]:
         def of_seed(own: Rows) -> EstimateWithError | None:
@@ -260,7 +260,7 @@ def both_cycles(
 
 
 def learned_by(tables: Tables, tasks: Sequence[str], *layers: int, numbers: Numbers = None) -> tuple[Gate, ...]:
-    """Return, by task, the gate that each model fits one position more than a constant answer."""
+    """Return for each task the gate that every model fits at least one position more than a constant answer."""
 
     def lead(own: Rows) -> EstimateWithError:
         return claimed_length(own.where(predictor="model"), numbers) - claimed_length(
@@ -282,7 +282,7 @@ def _who(layers: Sequence[int]) -> str:
 
 
 def rarely_asked(rows: Rows, numbers: Numbers = None) -> tuple[Gate, ...]:
-    """Gate that Cyclic-HARD asks for its state about as rarely as in the paper."""
+    """Return the gate that Cyclic-HARD asks for the state about as rarely as in the paper."""
     own = rows.where(task=HARD) or rows.where(task="Cyclic-HARD")
     return asked_once_in(1 + max(own.values("position")), numbers) if own else ()
 

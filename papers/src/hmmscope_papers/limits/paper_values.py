@@ -1,6 +1,6 @@
 """Losses that [Limits] prints in Tables 3 and 4, and lower bounds at the paper's sizes (5 states and symbols, length 120).
 
-A printed loss belongs to one instance, so it is compared with the prediction interval for one more.
+A printed loss belongs to one random instance, so it is compared with the prediction interval for one new instance.
 """
 
 import math
@@ -50,7 +50,7 @@ def paper_floors(
     """Compute lower bounds of the loss, averaged over positions 1 .. 120, for several instances of each process.
 
     Args:
-        tasks: From "cyclic-rnd" (also augmented, and with the first action hidden), "ran-hmm" and "ran-lds".
+        tasks: Some of "cyclic-rnd" (also augmented, and with the first action hidden), "ran-hmm" and "ran-lds".
         seed: Seed; instance i has the seed `seed` times `instances` plus i.
         num_samples: Number of sequences.
         backward: Backward probabilities of Cyclic-RND.
@@ -116,7 +116,7 @@ LEAST_SHARE = PAPER_LENGTH / (PAPER_LENGTH + 1)
 
 
 def printed_gap(tables: Tables, task: str, printed: float, backward: float | None = None) -> Effect | None:
-    """Return a printed loss minus its smallest possible value for one more instance; None without lower bounds."""
+    """Return a printed loss minus the smallest possible loss on one new instance; None without lower bounds."""
     found = floors(tables, task, backward)
     gaps = [printed - LEAST_SHARE * floor for floor in found]
     return Effect.predicted(gaps, "printed loss minus the smallest possible loss") if found else None

@@ -1,4 +1,4 @@
-"""[Limits] Table 1: mixing times by the definition, compared with the printed ones."""
+"""[Limits] Table 1: mixing times computed by the paper's definition, compared with the printed values."""
 
 from itertools import pairwise
 from typing import Any
@@ -34,7 +34,7 @@ PAPER_OFFSET = 2
 
 @registry.experiment("limits-table1")
 class Table1(lab.Experiment):
-    """Random instances of each process; Cyclic-RND by backward probability."""
+    """Mixing times of random instances of each process; Cyclic-RND for several backward probabilities."""
 
     title = "Mixing times of the processes"
     in_paper = "[Limits] Table 1", "The Cyclic-DET and Cyclic-HARD model do not have a stationary distribution."
@@ -124,7 +124,7 @@ def from_printed(own: lab.Rows) -> dict[str, float]:
 
 @lab.claim("limits-table1-values")
 def table1_values(tables: lab.Tables) -> lab.Measurement:
-    """Compare differences from the reference row: the paper counts steps differently (limits-table1-offset)."""
+    """Compare differences from the reference row, because the paper counts steps differently (limits-table1-offset)."""
     rows = tables["mixing-times"]
     effects: dict[str, lab.Effect] = {}
     for process in COMPARED:
@@ -144,7 +144,7 @@ def table1_values(tables: lab.Tables) -> lab.Measurement:
 
 @lab.claim("limits-table1-lds")
 def table1_lds(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measurement:
-    """Compare with the printed number, which stands for 3.115 to 3.125."""
+    """Compare the exact mixing time with the printed number, which is rounded from 3.115 to 3.125."""
     rows = tables["mixing-times"].where(process="RanLDS")
     gaps = [row["capped"] - row["printed"] for row in rows]
     known = (

@@ -31,7 +31,7 @@ _COMMON = {"backward": [0.01, 0.03, 0.05]}
 
 @registry.experiment("limits-table4")
 class LimitsTable4(GridExperiment):
-    """The deepest Transformers of the grid; at scale paper also MatMul trained twice as long."""
+    """The deepest Transformers of the grid of Figure 3; at scale paper also MatMul trained twice as long."""
 
     title = "Has the deepest Transformer converged?"
     in_paper = "[Limits] Table 4", "The training for MatMul converges much slower than the other two tasks."
@@ -152,7 +152,7 @@ AT_FLOOR = 0.05
 
 
 def of_trivial(tables: lab.Tables) -> lab.Rows:
-    """Add ``level``, the training loss divided by the trivial loss, to the shorter trainings."""
+    """Return the shorter trainings with ``level``, the training loss divided by the constant answer's loss."""
     known = tables["references"].where(long=False)
     trivial = {(row["task"], row.get("seed")): row["trivial"] for row in known}
     rows = tables["losses"].where(long=False)
@@ -164,7 +164,7 @@ def level_at(own: lab.Rows, share: float) -> float:
 
 
 def late_share(own: lab.Rows, numbers: lab.Numbers = None) -> float | None:
-    """Return the fraction of the fall of the loss in late training; None if little was learned."""
+    """Return the fraction of the decrease in loss that late training contributes; None if little was learned."""
     way = 1 - level_at(own, 1.0)
     return (
         (level_at(own, lab.parameter(numbers, "late")) - level_at(own, 1.0)) / way
@@ -207,7 +207,7 @@ def matmul_slower(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measur
 
 @lab.claim("limits-cycles-converged")
 def cycles_converged(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measurement:
-    """Gate the learning and the length of the training; a constant answer is at rest too."""
+    """Measure the late decrease of the training loss; gates require learning and long enough training."""
     rows = of_trivial(tables)
     steps = limits_config("paper", "cyclic-det", depths("paper")[-1])["training"]["num_steps"]
     long = lab.Gate.regime(
@@ -235,7 +235,7 @@ def cycles_converged(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Mea
 
 @lab.claim("limits-matmul-fails")
 def matmul_fails(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measurement:
-    """Use Cyclic-DET as control."""
+    """Measure the final training loss on MatMul; a gate requires learning on Cyclic-DET."""
     rows = of_trivial(tables)
     ends = each_task(rows, ("matmul", "cyclic-det"), lambda own: level_at(own, 1.0), "of the constant answer's loss")
     product = rows.where(task="matmul")
@@ -250,7 +250,7 @@ def matmul_fails(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measure
 
 @lab.claim("limits-printed-rnd-converged")
 def printed_rnd_converged(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measurement:
-    """Use the kernel of Proposition A.1, where an action acts one step after it is seen."""
+    """Compute the least loss with the kernel of Proposition A.1, where an action acts one step after it is seen."""
     backward = lab.parameter(numbers, "backward")
     found = floors(tables, "cyclic-rnd, first action hidden", backward)
     text = "With the kernel as printed, the smallest possible loss on Cyclic-RND is "

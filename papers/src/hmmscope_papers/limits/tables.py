@@ -60,7 +60,7 @@ class Epochs(NamedTuple):
     """Evaluations during a training.
 
     Attributes:
-        positions: Positions t >= 1 of `distances`; t observations are known.
+        positions: Positions t >= 1 of `distances`, after t observations.
         rows: ``epoch`` (from 1), ``step``, ``sequences`` and ``tokens`` seen so far, ``training_loss`` (mean since the
             last evaluation), ``evaluation_loss``, ``distances`` (el_t by position).
     """
@@ -70,7 +70,7 @@ class Epochs(NamedTuple):
 
     @property
     def distances(self) -> list[list[float | None]]:
-        """el_t by epoch and position."""
+        """Evaluation loss el_t by epoch and position."""
         return [row["distances"] for row in self.rows]
 
 
@@ -198,13 +198,13 @@ _ABOUT = 0.1
 
 
 def while_training(tables: Tables, **where: Any) -> Rows:
-    """Return rows of `WHILE_TRAINING` at the largest error rate by default."""
+    """Return the rows of `WHILE_TRAINING` at the largest error rate that satisfy the conditions `where`."""
     rows = tables.get(WHILE_TRAINING, Rows()).where(**where)
     return rows.where(error_rate=max(rows.values("error_rate"))) if rows else rows
 
 
 def losses_at_rest(rows: Rows, numbers: Numbers = None) -> Gate:
-    """Gate that mean losses are flat over the last quarter of training, or at their lower bound."""
+    """Return the gate that mean losses are constant over the last quarter of training, or at their lower bound."""
 
     def change(end: dict[str, Any], before: dict[str, Any]) -> float:
         return (
@@ -240,7 +240,7 @@ def late_change(
 
 
 def moving_layers(rows: Rows) -> list[int]:
-    """Return depths for which the mean fit length has not converged."""
+    """Return the depths at which the mean fit length has not converged."""
     changes = {n: drift(rows.where(layers=n), lambda own: log2_length(own[0])) for n in layers_of(rows) if n > 0}
     return [n for n, change in changes.items() if change is not None and abs(change) >= LENGTH_AT_REST]
 
@@ -252,11 +252,11 @@ def log2_length(row: dict[str, Any]) -> float:
 def drift(
     rows: Rows, measure: Callable[[Rows], EstimateWithError | float | None], numbers: Numbers = None
 ) -> float | None:
-    """Return the mean change over the last doubling of the training; None if a seed lacks it.
+    """Return the mean change of a measure over the last doubling of training; None if a seed lacks the measure.
 
     Args:
         rows: Rows of `WHILE_TRAINING` that the measure depends on.
-        measure: Takes the rows of one seed at one time, one row for each training.
+        measure: Function of the rows of one seed at one time, which has one row for each training.
     """
     half = rows.per_seed(lambda own: measure(_at_share(own, 0.5, numbers)))
     end = rows.per_seed(lambda own: measure(_at_share(own, 1.0, numbers)))
@@ -295,13 +295,13 @@ def _mean(values: list[float | None]) -> float | None:
 
 
 def with_share(rows: Rows, column: str) -> Rows:
-    """Add ``share``, the fraction of training passed, from a growing column."""
+    """Return rows with ``share``, the fraction of training passed, computed from a growing column."""
     most = max(rows.values(column))
     return rows.with_columns(share=lambda row: row[column] / most)
 
 
 def equal_budgets(tables: Tables, labels: Mapping[str, str]) -> Gate:
-    """Return the gate "matched" for the mean budgets of runs, from the table of runs.
+    """Return the gate "matched", that the mean training budgets of the compared runs are equal.
 
     Args:
         labels: Labels of the compared runs, by display name.

@@ -97,7 +97,7 @@ class Theorem53(lab.Experiment):
 
 
 def ran_hmm(seed: int, **options: Any) -> HMM:
-    """Build a random HMM; by default that of the paper: five states, five symbols, uniform rows."""
+    """Build a random HMM (default: as in the paper, with five states, five symbols and uniform rows)."""
     process = require_process_type(make_process("ran-hmm", seed=seed, **options), HMM)
     return process
 
@@ -107,7 +107,7 @@ def recommended_rate(log_c: float) -> float:
 
 
 def derived_rate(arrangement: str, log_c: float, information: float) -> float:
-    """Return the bits needed per observation, see `arbitrary_precision`."""
+    """Return the number of bits needed per observation; `arbitrary_precision` has the formula."""
     product, variant = ARRANGEMENTS[arrangement]
     if product == "gelu":
         return 1.5 * (1 + max(log_c / 2, information)) / math.log(2)

@@ -1,8 +1,8 @@
 """Training configurations shared by the experiments of [Limits]: six tasks, RNN and Transformers by depth.
 
-Reduced scales differ from the paper in length, width, steps, number of actions and fresh samples. Except at smoke,
-their sequences are whole from the start, the RNN sees as many sequences as the Transformers, cycles generate A5, and
-learning rates were chosen on a seed that is not reused. Scale medium decides.
+Reduced scales differ from the paper in length, width, steps, number of actions and fresh samples. Except at scale
+smoke, reduced scales have no curriculum, the RNN sees as many sequences as the Transformers, cycles generate A5, and
+learning rates were chosen on a seed that is not used again. Claims are decided at scale medium.
 """
 
 import math
@@ -116,13 +116,13 @@ def by_task(labels: list[str]) -> dict[str, list[str]]:
 
 
 def grid(scale: str, tasks: list[str], layers: list[int], **changes: Any) -> dict[str, dict[str, Any]]:
-    """Build configurations by label: every task with every number of layers, 0 for the RNN.
+    """Build configurations by label, for every task and every number of layers (0 for the RNN).
 
     Args:
-        scale: Scale of sizes and recipe.
+        scale: Name of the scale, see `limits_config`.
         tasks: Names in `TASKS`.
-        layers: Numbers of layers.
-        changes: See `limits_config`.
+        layers: Numbers of layers to build.
+        changes: Further arguments of `limits_config`.
     """
     return {label_of(task, n): limits_config(scale, task, n, **changes) for task in tasks for n in layers}
 
@@ -138,20 +138,20 @@ def limits_config(
     training: dict[str, Any] | None = None,
     length: int | None = None,
 ) -> dict[str, Any]:
-    """Build one run of [Limits] as plain configuration.
+    """Return the configuration of one run of [Limits] as plain data.
 
     Args:
         scale: "smoke", "small", "medium", "gpu" or "paper".
         task: Name in `TASKS`.
         num_layers: Layers of the Transformer; 0 for the RNN.
-        curriculum: Train Transformers on growing prefixes; default: as at the scale.
-        process, model, training: Changes to those sections.
-        length: Observations; default: as at the scale.
+        curriculum: True trains Transformers on growing prefixes (default: set by the scale).
+        process, model, training: Changes to the configuration sections of these names.
+        length: Number of observations per sample (default: set by the scale).
 
     Raises:
-        InputError: Unknown task, or a number of layers below 0.
+        InputError: The task is unknown, or the number of layers is below 0.
 
-    Source: [Limits] App. C; the reduced scales are ours.
+    Source: [Limits] App. C; the reduced scales are choices of this project.
     """
     if task not in TASKS:
         raise unknown_name("plan.tasks", task, TASKS)
@@ -235,7 +235,7 @@ def shortened(steps: int, evaluations: int = EVALUATIONS) -> dict[str, Any]:
     """Return changes to the section ``training`` for fewer steps of fresh samples; none for 0 steps.
 
     Raises:
-        InputError: Negative number of steps.
+        InputError: The number of steps is negative.
     """
     require(steps >= 0, "plan.steps", "must be at least 0 (as many as the scale has)", steps)
     if steps == 0:

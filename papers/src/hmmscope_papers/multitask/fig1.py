@@ -33,7 +33,7 @@ _WHOLE = {"samples": 512, "first_position": 4, "memory_lengths": [2, 4], "num_st
 
 @registry.experiment("multitask-fig1")
 class MultiTaskFig1(PoolFigure):
-    """Prompts of the pool, of held-out pairs and of new HMMs, with all predictors."""
+    """Accuracy of all predictors on prompts of the pool, of held-out pairs and of new HMMs."""
 
     title = "Accuracy rises with demonstrations and along the test sequence"
     in_paper: tuple[str, str] | None = (
@@ -123,13 +123,11 @@ class MultiTaskFig1(PoolFigure):
 def effects(score: Score, pool: str, first_position: int) -> list[dict]:
     """Return the claims' differences, paired within prompts: (network, effect, pool, first_position, value, ...).
 
-    ``demonstrations``: accuracy with all minus with none, positions >= `first_position`; ``length``: last position of
-    the test
-    sequence minus the first; ``length after one``: minus the second. After all demonstrations: ``loss above the
-    ceiling``,
-    network minus known-component filter, in nats; ``gain over`` and ``accuracy over`` the best n-gram baseline
-    (counting) or the
-    mixture over the pool (retrieval).
+    ``demonstrations`` is the accuracy with all demonstrations minus that without, at positions >= `first_position`.
+    ``length`` is the accuracy at the last position of the test sequence minus that at the first; ``length after one``
+    subtracts that at the second. The other effects are measured after all demonstrations: ``loss above the ceiling`` is
+    the network's loss minus that of the known-component filter, in nats; ``gain over`` and ``accuracy over`` compare
+    loss and accuracy with the best n-gram baseline (counting) or the mixture over the pool (retrieval).
     """
     late, last = score.positions >= first_position, last_sequence(score)
     end, none = last & late, (score.demonstrations == 0) & late

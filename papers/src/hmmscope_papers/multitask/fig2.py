@@ -15,7 +15,7 @@ from hmmscope_papers.multitask.training_setting import PoolFigure, gates, in_reg
 
 @registry.experiment("multitask-fig2")
 class MultiTaskFig2(PoolFigure):
-    """Attention logits under permuted demonstrations, matched by the identity of their key."""
+    """Attention logits under permuted demonstrations; logits of the same key token are compared."""
 
     title = "Does attention depend on the positions of the demonstrations?"
     in_paper = (
@@ -106,8 +106,8 @@ def _stages(network: MultiTaskTransformer) -> dict[int, str]:
 def effects(values: ShuffleValues) -> list[dict]:
     """Return the claims' effects, averaged over heads per prompt: (effect, metric, value, low, high, samples).
 
-    ``lower less upper``: mean of the lower half of the layers minus the upper half, without a middle layer; ``last less
-    before``: last layer minus the one before.
+    ``lower less upper`` is the mean over the lower half of the layers minus that over the upper half, without a middle
+    layer; ``last less before`` is the value of the last layer minus that of the layer before.
     """
     rows = []
     for metric in ("cv", "cv_centred", "attention_change"):
@@ -221,7 +221,7 @@ def upper_layers_read_no_positions(tables: lab.Tables, numbers: lab.RuleParamete
 
 @lab.claim("multitask-upper-layers-shuffled-ids")
 def upper_layers_shuffled_ids(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measurement:
-    """The literal statement, with corrupted inputs of upper layers."""
+    """Test the paper's literal statement, in which the inputs of upper layers are corrupted too."""
     return _upper_layers(tables, "everywhere", "When position ids are permuted in all layers at once", numbers)
 
 

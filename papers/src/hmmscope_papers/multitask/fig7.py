@@ -92,7 +92,7 @@ class MultiTaskFig7(PoolFigure):
 
 
 def last_token_patterns(model: nn.Module, dataset: ProcessDataset, num_samples: int) -> Patterns:
-    """Return the last token's attention by layer; ReLU heads are not normalised."""
+    """Return the last token's attention weights by layer; those of ReLU heads are not normalised."""
     names = attention_taps(model, "pattern")
     parts: dict[str, list[torch.Tensor]] = {name: [] for name in names}
     with inference_mode(model) as device:
@@ -118,7 +118,7 @@ def gathering_heads(network: MultiTaskTransformer, patterns: Patterns) -> dict[i
 
 
 def offset_rows(patterns: Patterns, max_offset: int, gathering: dict[int, int]) -> list[dict]:
-    """Return fractions of attention by positions back: (layer, depth, gathers, head, offset, value)."""
+    """Return fractions of attention by number of positions back: (layer, depth, gathers, head, offset, value)."""
     rows = []
     for layer, pattern_BHU in patterns.items():
         mean_HU = pattern_BHU.mean(0)
@@ -151,9 +151,9 @@ def uniform_rows(layout: PromptLayout, patterns: Patterns) -> list[dict]:
 def alignment(patterns: Patterns, layout: PromptLayout, gathering: dict[int, int]) -> tuple[list[dict], list[dict]]:
     """Return rows of the tables "alignment" and "effects" of a network.
 
-    alignment: (constructed_layer, offset, layer, head, value, low, high), the best matching head for each gathering
-    head.
-    effects: (effect, value, low, high, samples), attention to earlier tokens of the sequence by half of the layers.
+    "alignment" has the columns (constructed_layer, offset, layer, head, value, low, high): the best matching head for
+    each gathering head. "effects" has the columns (effect, value, low, high, samples): attention to earlier tokens of
+    the sequence in each half of the layers.
     """
     same = source_of_columns(layout) == SOURCES.index("earlier in its sequence")
     best_rows: list[dict] = []
@@ -175,11 +175,10 @@ def alignment(patterns: Patterns, layout: PromptLayout, gathering: dict[int, int
 
 
 def carried_rows(model: nn.Module, run: Run, place: Place, num_heads: int, num_samples: int) -> list[dict]:
-    """Return the loss from ablating a head: (what, ablated, value, low, high, samples).
+    """Return what ablation of a head costs: (what, ablated, value, low, high, samples).
 
-    ``token``: fall of the probe accuracy for the token one back; ``loss``: rise in nats. ``ablated``: "head", or
-    "others", the
-    mean over the other heads of its layer.
+    ``token`` is the decrease in accuracy of a probe for the previous token, ``loss`` the increase in loss in nats.
+    ``ablated`` is "head", or "others" for the mean over the other heads of its layer.
     """
     dataset, tap = run.dataset("probe"), attention_taps(model, "pattern")[place.layer - 1]
     asked = dataset.layout.predicted_observations

@@ -1,4 +1,4 @@
-"""Processes of chosen observability, and how fast they are forgotten, for [MultiTask] Lemma 1."""
+"""Processes of chosen observability for [MultiTask] Lemma 1, and the exact memory error of one of them."""
 
 import itertools
 import math
@@ -32,10 +32,10 @@ def hidden_cycle() -> HMM:
 
 
 def held_bit(gamma: float) -> HMM:
-    """Return a bit that is shown now and then, and otherwise seen through a channel of observability gamma.
+    """Return a process with a bit that is shown now and then, else seen through a channel of observability gamma.
 
-    States A, B hold the bit and emit 0 or 1 with probabilities (1 +- gamma) / 2. With probability `LEAVE` A' or B' show
-    it by symbol 2 or 3; the bit then changes with probability `FORGET`.
+    States A and B hold the bit and emit 0 or 1 with probabilities (1 +- gamma) / 2. With probability `LEAVE` the next
+    state is A' or B', which shows the bit by symbol 2 or 3; then the bit changes with probability `FORGET`.
     """
     size = 1 / (2 * (1 + LEAVE))
     transition = [

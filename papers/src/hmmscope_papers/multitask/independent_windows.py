@@ -57,11 +57,11 @@ def counted_moments(windows: Windows, counts: Int64[Tensor, "*draw window symbol
 
 @dataclass(frozen=True)
 class ExpectedFit:
-    """Mean of W x over labels, and E||W x - mean||^2, for each window x.
+    """Mean of W x over labels, and variance E||W x - mean||^2, for each window x.
 
     Attributes:
-        mean: (..., window, symbol).
-        variance: (..., window).
+        mean: Mean prediction (..., window, symbol).
+        variance: Variance of the prediction (..., window).
     """
 
     mean: Float64[Tensor, "*draw window symbol"]
@@ -74,9 +74,9 @@ def expected_fit(
     """Compute the exact mean and variance over labels of W = B f.
 
     Args:
-        windows: of the process.
-        counts: number of each window in the sample.
-        filter_FF: f, see `descent_filter`.
+        windows: windows of the process.
+        counts: number of occurrences of each window in the sample.
+        filter_FF: matrix f, see `descent_filter`.
     """
     kernel_NN = windows.features @ filter_FF @ windows.features.T
     number = counts.sum(-1, keepdim=True).double()
@@ -89,7 +89,7 @@ def expected_fit(
 
 
 def descent_filter(problem: LeastSquares, steps: int | None, rate: float) -> Float64[Tensor, "*draw feature feature"]:
-    """Return f with W^(T) = B f after `steps` steps from zero; None means least squares."""
+    """Return f with W^(T) = B f after `steps` steps from zero, or for least squares if `steps` is None."""
     size = problem.covariance.shape[-1]
     eye = torch.eye(size, dtype=torch.float64).expand(problem.covariance.shape)
     linear = LeastSquares(problem.covariance, eye, problem.num_samples)
@@ -97,7 +97,7 @@ def descent_filter(problem: LeastSquares, steps: int | None, rate: float) -> Flo
 
 
 def expected_total(histories: Histories, windows: Windows, fit: ExpectedFit) -> Float64[Tensor, "*draw"]:
-    """Return E||P - W x||^2 over histories and labels, for each draw of sample windows."""
+    """Return E||P - W x||^2, over histories and labels, for each draw of sample windows."""
     number_H = histories.windows(windows.memory_length)
     shape = fit.variance.shape[:-1]
     means = fit.mean.reshape(-1, *fit.mean.shape[-2:])
@@ -111,7 +111,7 @@ def expected_total(histories: Histories, windows: Windows, fit: ExpectedFit) -> 
 
 
 def generalisation_bound(problem: LeastSquares, memory_length: int, misfit: float) -> float:
-    """Bound the root of E||(W_hat - W_L) x||^2 over labels, for windows x in the range of Sigma.
+    """Bound the square root of E||(W_hat - W_L) x||^2 over labels, for windows x in the range of Sigma.
 
     sqrt((L / alpha_+) * (rank / n + misfit)),     misfit = (1/n) sum_i ||P_L(x_i) - W_L x_i||^2
 
@@ -128,17 +128,18 @@ def generalisation_bound(problem: LeastSquares, memory_length: int, misfit: floa
 
 @dataclass(frozen=True)
 class BoundCheck:
-    """Root mean square parts of an error with their bounds, for one draw of samples.
+    """Parts of an error (root mean squares) and their bounds, for one draw of samples.
 
     Windows outside the range of Sigma are excluded.
 
     Attributes:
         covered: P(window in the range of Sigma).
-        total: of P - W^(T) x.
-        memory, misspecification: of P - P_L and of P_L - W_L x.
-        generalisation, worst_generalisation, generalisation_bound: of (W_hat - W_L) x.
-        optimisation, worst_optimisation, optimisation_bound: of (W_hat - W^(T)) x for the drawn labels.
-        bound: on `total`.
+        total: root mean square of P - W^(T) x.
+        memory, misspecification: root mean squares of P - P_L and of P_L - W_L x.
+        generalisation, worst_generalisation, generalisation_bound: root mean square, maximum and bound of (W_hat - W_L)
+            x.
+        optimisation, worst_optimisation, optimisation_bound: the same for (W_hat - W^(T)) x with the drawn labels.
+        bound: upper bound on `total`.
     """
 
     covered: float
@@ -164,14 +165,14 @@ def check_bound(
     Source: [MultiTask] Eq. (1) and Theorem 1, with explicit constants.
 
     Args:
-        histories: of the same process.
-        windows: of the same process.
-        counts: the sample.
-        steps: T.
-        rate: in (0, 1 / largest eigenvalue of Sigma].
+        histories: histories of the process.
+        windows: windows of the same process.
+        counts: how often each window is followed by each symbol in the sample.
+        steps: number of gradient steps T.
+        rate: step size in (0, 1 / largest eigenvalue of Sigma].
 
     Raises:
-        InputError: a rate outside this range.
+        InputError: the rate is outside this range.
     """
     problem, length = counted_moments(windows, counts), windows.memory_length
     largest = float(problem.largest)

@@ -18,10 +18,10 @@ def onset_layer(curves: Curves, *, above_first: bool = False) -> Curves:
     """Return the first layer (curve,) where curves reach the fraction `ONSET` of their maximum.
 
     Args:
-        curves: one or many (curve, layer).
-        above_first: measure from layer 0.
+        curves: one curve (layer,), or several (curve, layer).
+        above_first: True measures values above that of layer 0.
 
-    Source: ours; [MultiTask] Fig. 3 shows curves without a rule.
+    Source: this project; [MultiTask] Fig. 3 shows curves without a rule.
     """
     floor = curves[..., :1] if above_first else np.zeros_like(curves[..., :1])
     bound = floor + ONSET * (curves.max(-1, keepdims=True) - floor)
@@ -40,12 +40,12 @@ def at_layer(curves: Curves, layers: Curves) -> Curves:
 
 
 def cross_fitted(by_sample: Curves, statistic: Callable[[Curves, Curves], Curves], *, seed: int = 0) -> Curves:
-    """Compute a statistic with layers chosen on one half of the samples, on the other half.
+    """Choose layers on one half of the samples, and compute a statistic at these layers on the other half.
 
     Args:
         by_sample: values (sample, layer).
-        statistic: (curves to choose by, curves to measure), each (resample, layer), to (resample,).
-        seed: of the resamples.
+        statistic: function (curves to choose by, curves to measure), each (resample, layer), that returns (resample,).
+        seed: seed of the resamples.
     """
     halves = [resampled_curves(by_sample[start::2], seed=2 * seed + start) for start in (0, 1)]
     return (statistic(halves[0], halves[1]) + statistic(halves[1], halves[0])) / 2

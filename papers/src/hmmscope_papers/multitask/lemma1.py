@@ -31,7 +31,7 @@ WEAK = 0.4
 
 @registry.experiment(NAME)
 class Lemma1(lab.Experiment):
-    """Distances of short memories from the exact prediction, over all or sampled histories."""
+    """Distances between predictions from a short memory and exact predictions, over all or sampled histories."""
 
     title = "A short memory is enough if observations distinguish the states"
     in_paper = (

@@ -56,12 +56,12 @@ CONCENTRATION = 0.01
 
 
 def multitask_config(scale: str, num_parts: int, **changes: dict[str, Any]) -> dict[str, Any]:
-    """Return a run of [MultiTask] as plain configuration.
+    """Return the configuration of one run of [MultiTask] as plain data.
 
     Args:
         scale: "smoke", "small", "medium", "gpu" or "paper".
-        num_parts: K; 0 for the paper's pool.
-        changes: to the sections ``process``, ``layout``, ``model`` and ``training``.
+        num_parts: number K of cycles and emissions; 0 for the paper's pool.
+        changes: changes to the sections ``process``, ``layout``, ``model`` and ``training``.
 
     Source: [MultiTask] App. B.1 (8192 HMMs of 128 states and 16 symbols; 131,072 prompts, each once; 16 layers, 16
     heads,
@@ -76,15 +76,15 @@ def multitask_config(scale: str, num_parts: int, **changes: dict[str, Any]) -> d
 
 
 def multitask_plan(scale: str, parts: list[int], cycles: list[str] | None = None) -> dict[str, dict[str, Any]]:
-    """Return the models by label: one per K, and for further cycles the last K.
+    """Return the models by label: one per K, and one with the last K for each further kind of cycles.
 
     Args:
         scale: see `multitask_config`.
-        parts: each K.
-        cycles: ``"12/6"`` for 12 states and 6 symbols.
+        parts: values of K.
+        cycles: further kinds of cycles, such as ``"12/6"`` for 12 states and 6 symbols.
 
     Raises:
-        InputError: invalid cycles.
+        InputError: a kind of cycles is invalid.
     """
     cycles = cycles or CYCLES[scale][:1]
     found = {}

@@ -1,4 +1,4 @@
-"""Prompts, populations and measurements shared by the experiments on [MultiTask] Theorems 1 and 2."""
+"""Networks, populations and measurements that the experiments on [MultiTask] Theorems 1 and 2 share."""
 
 import itertools
 import math
@@ -48,7 +48,7 @@ def prompt_tokens(
 def build_network(
     num_symbols: int, memory_length: int, num_steps: int, num_futures: int | None, **sizes: Any
 ) -> MultiTaskTransformer:
-    """Build the network of Theorem 2, or of Theorem 1 for None."""
+    """Build the network of Theorem 2, or of Theorem 1 if `num_futures` is None."""
     prompt = {name: sizes.pop(name) for name in ("num_demonstrations", "demonstration_length", "test_length")}
     options = MultiTaskOptions(**sizes)
     if num_futures is None:
@@ -86,17 +86,17 @@ def trained_in_context(
 
 @dataclass(frozen=True)
 class Population:
-    """A stationary process seen through windows, with its next symbols.
+    """Exact distributions of a stationary process: of windows, and of the next symbols after them.
 
     Attributes:
-        memory_length, num_futures: L, k.
-        features: x of each window (window, feature).
-        probability: (window,).
-        law: P_L(. | window) (window, label).
-        history_law: P(. | history) (history, label).
-        history_probability: (history,).
-        window_of: final window of each history.
-        place: row of each window by its lexicographic number.
+        memory_length, num_futures: Lengths L of windows and k of futures.
+        features: Features x of each window (window, feature).
+        probability: Probability of each window (window,).
+        law: Best prediction P_L(. | window) (window, label).
+        history_law: Exact prediction P(. | history) (history, label).
+        history_probability: Probability of each history (history,).
+        window_of: Last window of each history.
+        place: Row of each window, by its lexicographic number.
     """
 
     memory_length: int
@@ -111,45 +111,45 @@ class Population:
 
     @cached_property
     def problem(self) -> LeastSquares:
-        """E x x^T and E y x^T; `num_samples` is meaningless."""
+        """Return the exact moments E x x^T and E y x^T; `num_samples` of the result has no meaning."""
         weighted = self.features * self.probability[:, None]
         return LeastSquares(weighted.T @ self.features, self.law.T @ weighted, 0)
 
     @cached_property
     def linear(self) -> Float64[Tensor, "window label"]:
-        """W_L x, the best prediction that is linear in the window."""
+        """Best prediction that is linear in the window, W_L x."""
         return self.features @ self.problem.solution().T
 
     @cached_property
     def misfit(self) -> Float64[Tensor, " window"]:
-        """||P_L - W_L x||^2."""
+        """Squared error ||P_L - W_L x||^2 of the best linear prediction, for each window."""
         return (self.law - self.linear).square().sum(1)
 
     @property
     def noise(self) -> float:
-        """sigma^2 = E||y - W_L x||^2 = 1 - tr(W_L E[x x^T] W_L^T)."""
+        """Residual variance sigma^2 = E||y - W_L x||^2 = 1 - tr(W_L E[x x^T] W_L^T)."""
         return 1 - float(self.probability @ self.linear.square().sum(1))
 
     @property
     def memory(self) -> float:
-        """Root of E||P - P_L||^2."""
+        """Memory error, the square root of E||P - P_L||^2."""
         return _rms(self.history_law - self.law[self.window_of], self.history_probability)
 
     @property
     def misspecification(self) -> float:
-        """Root of E||P_L - W_L x||^2."""
+        """Misspecification error, the square root of E||P_L - W_L x||^2."""
         return math.sqrt(float(self.probability @ self.misfit))
 
     def estimation(self, weights: Float64[Tensor, "label feature"]) -> float:
-        """Root of E||(W - W_L) x||^2."""
+        """Return the estimation error, the square root of E||(W - W_L) x||^2."""
         return _rms(self.features @ weights.T - self.linear, self.probability)
 
     def total(self, weights: Float64[Tensor, "label feature"]) -> float:
-        """Root of E||P - W x||^2."""
+        """Return the total error, the square root of E||P - W x||^2."""
         return _rms(self.history_law - (self.features @ weights.T)[self.window_of], self.history_probability)
 
     def sample_misfit(self, samples: RegressionSamples) -> float:
-        """(1/n) sum_i ||P_L(x_i) - W_L x_i||^2."""
+        """Return the mean of `misfit` over samples, (1/n) sum_i ||P_L(x_i) - W_L x_i||^2."""
         return float(self.misfit[self.place[samples.numbers]].mean())
 
 
@@ -158,7 +158,7 @@ def _rms(difference: Tensor, probability: Tensor) -> float:
 
 
 def population(hmm: HMM, memory_length: int, num_futures: int, history_length: int) -> Population:
-    """Sum over all V^(history_length + num_futures) sequences from the stationary distribution."""
+    """Compute the `Population` by enumeration of all V^(history_length + num_futures) sequences."""
     size, longest = hmm.num_symbols, history_length + num_futures
     histories = Histories.all(hmm, longest)
     joint = torch.zeros(size**longest, dtype=torch.float64)
@@ -190,7 +190,7 @@ def population(hmm: HMM, memory_length: int, num_futures: int, history_length: i
 def error_bound(
     known: Population, samples: RegressionSamples, problem: LeastSquares, num_steps: int, rate: float
 ) -> dict:
-    """Bound parts of the error, for windows in the range of Sigma.
+    """Return upper bounds on parts of the error, for windows in the range of Sigma.
 
     generalisation_bound: on ||(W_hat - W_L) x|| over labels, see `decomposition`;
     optimisation_bound: sqrt(L) |W_hat| (1 - rate alpha_+)^T;   estimation_bound: the sum;
@@ -316,9 +316,9 @@ def sample_tables(process: Callable[[int], HMM], sizes: dict[str, Any], memory_l
 
 
 def memory_tables(process: Callable[[int], HMM], sizes: dict[str, Any], first: int) -> MeasuredTables:
-    """Return the parts of the error by memory, and the decay from memory `first` on.
+    """Return the parts of the error by memory length, and the decay rate from memory length `first` on.
 
-    Twice the certificate bounds Euclidean distances.
+    The bound on Euclidean distances is twice the certificate.
     """
     rows, rates, futures = [], [], sizes.get("futures")
     for instance in instances_of(sizes, "memory_instances"):
@@ -363,12 +363,11 @@ def block_shuffle_rows(
     """Measure the change of logits to the regression samples when demonstrations are permuted.
 
     Args:
-        others: other demonstrations for the same positions, per draw.
+        others: other demonstrations for the same positions, one set per draw.
 
     Returns:
-        Rows (layer, head, value, content): standard deviation over permutations relative to the size of a logit;
-        `content`:
-        over `others`. Layer 0 is the prediction.
+        Rows (layer, head, value, content): `value` is the standard deviation over permutations relative to the size of
+        a logit, `content` the same over `others`. Layer 0 is the prediction.
     """
     number, length = demonstrations.shape
     names, generator = attention_taps(net, "logits"), torch_generator(seed, "shuffle")

@@ -72,7 +72,7 @@ def pools_of(run: Run) -> dict[str, Process]:
 
 
 def observers_of(run: Run) -> dict[str, Process]:
-    """Return the pools of Bayes mixtures: ``retrieval`` and ``prior`` (all pairs)."""
+    """Return the pools of two Bayes mixtures: ``retrieval`` (the run's pool) and ``prior`` (all pairs)."""
     found: dict[str, Process] = {"retrieval": run.process}
     if pairs := as_composed_cycles(run.process):
         found["prior"] = replace(pairs.spec, pool="all").build()
@@ -88,18 +88,16 @@ def prompt_score(
 ) -> Score:
     """Score every predictor at every observation of fresh prompts from a process.
 
-    ``untrained`` is the mean of three untrained controls; ``retrieval``, the Bayes mixture over the run's pool, is the
-    optimum
-    there; ``prior``, the mixture over all pairs, is the optimum on held-out pairs. The mixture over the paper's pool is
-    smoothed
-    for other prompts by the best fraction of `SMOOTHINGS`.
+    ``untrained`` is the mean of three untrained controls. ``retrieval``, the Bayes mixture over the run's pool, is the
+    optimum on prompts of this pool; ``prior``, the mixture over all pairs, is the optimum on held-out pairs. For
+    prompts of other HMMs, the mixture over the paper's pool is smoothed by the best fraction in `SMOOTHINGS`.
 
     Args:
-        run: the model and its prompts.
+        run: trained model and its prompts.
         process: source of the prompts.
         num_samples: number of prompts.
-        predictors: besides n-grams; all by default.
-        ngrams: `counting_of` the run, if known.
+        predictors: names of predictors besides n-grams (default: all).
+        ngrams: result of `counting_of` for the run, if known.
     """
     dataset = ProcessDataset(process, layout=run.config.layout, seed=run.config.seed, stream="evaluate")
     asked, parts = dataset.layout.predicted_observations, []
@@ -155,7 +153,7 @@ def _smoothings(name: str, pool: Process) -> dict[str, Process]:
 
 
 def smoothed(mixture: Mixture, share: float) -> Mixture:
-    """Mix each row with a uniform one: (1 - share) p + share / row length."""
+    """Mix each row p with the uniform distribution: (1 - share) p + share / row length."""
     require(0 < share < 1, "share", "must be in (0, 1)", share)
 
     def mix(rows: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Trained, untrained and constructed ([MultiTask] Theorem 1) networks under the same instruments."""
+"""Trained, untrained and constructed ([MultiTask] Theorem 1) networks, measured with the same instruments."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -200,9 +200,9 @@ def similarity_of_networks(
 
 
 def steps_of_networks(networks: Mapping[str, nn.Module], run: Run, sizes: dict[str, Any]) -> list[dict]:
-    """Return the gain in R² of a layer's change from adding a gradient step.
+    """Return how much a gradient step raises the R² of predictions of each layer's change of the stream.
 
-    The base predicts the change from the last symbol and the frequencies; then (W^(t) - W^(t-1)) x is added.
+    The base predicts the change from the last symbol and the symbol frequencies; then (W^(t) - W^(t-1)) x is added.
     """
     dataset, num_symbols, memory = run.dataset("probe"), _symbols(run), sizes["memory_length"]
     batch = dataset[0 : sizes["samples"]]

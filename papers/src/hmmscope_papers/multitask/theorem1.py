@@ -1,4 +1,4 @@
-"""[MultiTask] Theorem 1: the constructed Transformer, its error by samples, steps and memory, and its failures."""
+"""[MultiTask] Theorem 1: error of the constructed Transformer by samples, steps and memory, and cases of failure."""
 
 import math
 from typing import Any
@@ -59,7 +59,7 @@ SHAPE = {"num_demonstrations": 12, "demonstration_length": 6, "test_length": 6}
 def process(instance: int) -> HMM:
     """Return an HMM of four states in two groups, rank 2, with observability 0.6 and stationary start.
 
-    Number 0 is fixed, with second eigenvalue 0.52; the others are random.
+    Instance 0 is a fixed process with second eigenvalue 0.52; the others are random.
     """
     leave, inside = np.array([0.1, 0.2]), np.array([0.55, 0.30, 0.10, 0.05])
     if instance:
@@ -74,7 +74,7 @@ def process(instance: int) -> HMM:
 
 @registry.experiment(NAME)
 class Theorem1(lab.Experiment):
-    """The weights of the theorem on prompts of random HMMs, one process per instance, see `process`."""
+    """The theorem's network on prompts of random HMMs, one process per instance; see `process`."""
 
     title = "A Transformer built to learn an HMM in context"
     in_paper = "[MultiTask] §4.2", "a sufficiently large Transformer can accurately approximate the HMM"

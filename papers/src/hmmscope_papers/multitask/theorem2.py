@@ -1,4 +1,4 @@
-"""[MultiTask] Theorem 2: the next symbols together, where one symbol does not distinguish the states."""
+"""[MultiTask] Theorem 2: joint prediction of the next symbols, where one symbol does not distinguish the states."""
 
 import itertools
 import math
@@ -40,7 +40,7 @@ STEPS_LENGTH = 8
 def process(instance: int) -> HMM:
     """Return an HMM of three states and two symbols, observable from two symbols but not from one.
 
-    Number 0 is cyclic: gamma_1 = 0, gamma_2 = 0.319. The others are random with stationary start.
+    Instance 0 is cyclic, with gamma_1 = 0 and gamma_2 = 0.319; the others are random with stationary start.
     """
     if instance == 0:
         transition = [[0.1, 0.8, 0.1], [0.1, 0.1, 0.8], [0.8, 0.1, 0.1]]
@@ -52,7 +52,7 @@ def process(instance: int) -> HMM:
 
 @registry.experiment(NAME)
 class Theorem2(Experiment):
-    """The weights of the theorem on weakly revealing HMMs, one process per instance, see `process`."""
+    """The theorem's network on weakly revealing HMMs, one process per instance; see `process`."""
 
     title = "A Transformer built to predict the next symbols together"
     in_paper = "[MultiTask] §4.3", "Transformers can still learn HMMs efficiently under such “weak revealing” case"

@@ -1,4 +1,4 @@
-"""Figures and claims shared by [MultiTask] Theorems 1 and 2: steps, samples, memory, depth."""
+"""Figures and claims that [MultiTask] Theorems 1 and 2 share, about steps, samples, memory and depth."""
 
 import math
 from typing import Any

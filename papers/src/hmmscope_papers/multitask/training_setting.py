@@ -1,7 +1,7 @@
-"""The setting in which claims of [MultiTask] about trained models can be decided, and its gates.
+"""The setting in which claims of [MultiTask] about trained models can be decided, and gates that require this setting.
 
-The paper shows each of 8192 HMMs 16 times, too rarely to memorise. In a small pool, HMMs can be retrieved or identified
-by symbol counts.
+The paper trains on 16 prompts of each of 8192 HMMs, too few to memorise them. In a small pool, HMMs can be retrieved or
+identified by symbol counts.
 """
 
 import math
@@ -50,7 +50,7 @@ def looks(pool: str) -> dict[str, tuple[str, Role]]:
 
 
 class PoolFigure(Experiment):
-    """A figure of the paper for each model of `multitask_plan`; its claims use the model of `in_regime`."""
+    """A figure of the paper for each model of `multitask_plan`; its claims use the model that `in_regime` selects."""
 
     num_seeds = Experiment.NUM_SEEDS
     run_columns = ("label",)
@@ -83,11 +83,11 @@ class PoolFigure(Experiment):
 
     @abstractmethod
     def look(self, run: Run, sizes: dict[str, Any]) -> MeasuredTables:
-        """Measure one model."""
+        """Return the tables measured on one model."""
 
     @abstractmethod
     def drawn(self, tables: Tables) -> list[Figure]:
-        """Draw the figures of one model."""
+        """Return the figures of one model."""
 
     def figures(self, tables: Tables) -> list[Figure]:
         labels = sorted(tables["setting"].values("label"), key=lambda label: label != regime_label(tables))
@@ -123,7 +123,7 @@ def prompts_shown(run: Run) -> int:
 
 
 def planned_setting(label: str, config: Any) -> list[dict[str, Any]]:
-    """Return the rows of "setting" that follow from a configuration."""
+    """Return the rows of the table "setting" that follow from a configuration."""
     process, training = config.process, config.training
     hmms = getattr(process, "num_components", 0) or process.num_parts**2 // 2
     prompts = training.num_trajectories or training.num_steps * training.batch_size
@@ -137,9 +137,9 @@ def planned_setting(label: str, config: Any) -> list[dict[str, Any]]:
 def setting_rows(run: Run) -> list[dict[str, Any]]:
     """Return the table "setting" of a run on prompts of a mixture: (quantity, value, low, high, chance).
 
-    ``component from symbol counts``: accuracy of a linear probe for the HMM on symbol frequencies. ``gain`` and
-    ``accuracy over
-    the best n-gram``: of the model and of untrained controls, on fresh prompts of the pool.
+    ``component from symbol counts`` is the accuracy of a linear probe for the HMM on symbol frequencies. ``gain`` and
+    ``accuracy over the best n-gram`` are differences to the best n-gram, of the model and of untrained controls, on
+    fresh prompts of the pool.
     """
     few = spread(run.process, _NAMED)
     dataset = ProcessDataset(few, layout=run.config.layout, seed=run.config.seed, stream="probe")
@@ -202,7 +202,7 @@ def _share(symbols: Tensor, size: int) -> Tensor:
 
 
 def regime_label(tables: Tables, numbers: Numbers = None) -> Any:
-    """Return the model of the claims: a large pool, with prompts per HMM nearest to 16."""
+    """Return the label of the model for the claims: among large pools, the one with nearly 16 prompts per HMM."""
     rows = of_cycles(tables).get("setting", Rows())
 
     def distance(label: Any) -> tuple[bool, float]:
@@ -234,7 +234,7 @@ def in_regime(tables: Tables, numbers: Numbers = None) -> Tables:
 
 
 def gates_of_the_hmm(tables: Tables, numbers: Numbers = None) -> tuple[Gate, ...]:
-    """Return the gates of a claim about how a model recognizes the HMM."""
+    """Return the gates of claims about how a model recognizes the HMM."""
     return not_from_counts(tables, numbers), *gates(tables, numbers)
 
 
@@ -282,7 +282,7 @@ def beyond_counting(tables: Tables, numbers: Numbers = None) -> Gate:
 
 
 def right_beyond_counting(tables: Tables, numbers: Numbers = None) -> Gate:
-    """Require that the accuracy clearly exceeds n-gram baselines by `RIGHT`."""
+    """Return the gate that the accuracy exceeds that of n-gram baselines by `RIGHT`."""
     found = _of(tables, RIGHT_OVER_COUNTING).effect(unit="of accuracy")
     if found is None:
         return Gate("learned", False, "the accuracy above the best n-gram baseline is not recorded")

@@ -6,14 +6,14 @@ from typing import Any
 
 @dataclass(frozen=True)
 class LimitsArchitecture:
-    """A model by its fields, and how the experiment uses it.
+    """A model, given by its fields, and how the experiment uses it.
 
     Attributes:
-        title: Short name for bars; the number of layers follows, except for recurrent networks, which have one.
-        model: Name and fields besides layers, width and heads.
-        recurrent: Use one layer, with the width and recipe of the ReLU RNN.
-        has_heads: Whether it has a number of heads.
-        any_length: Whether it can read beyond its training length.
+        title: Short name in figures, followed by the number of layers except for recurrent networks (one layer).
+        model: Name of the model, and fields other than layers, width and heads.
+        recurrent: True uses one layer, with the width and recipe of the ReLU RNN.
+        has_heads: True if the model has a number of heads.
+        any_length: True if the model can read sequences longer than those of training.
     """
 
     title: str

@@ -32,7 +32,7 @@ CONSTRUCTED = ("parity", "delta-rule-negative", 1)
 
 @registry.experiment("limits-architectures")
 class Architectures(lab.Experiment):
-    """Architectures by tasks; recurrent networks have one layer and separate steps."""
+    """All architectures on all tasks; recurrent networks have one layer and another number of steps."""
 
     title = "State tracking by recurrent networks, attention and linear recurrences"
     summary = (
@@ -350,7 +350,7 @@ def tracking(tables: lab.Tables) -> lab.Measurement:
 
 @lab.claim("limits-architectures-parity")
 def parity(tables: lab.Tables) -> lab.Measurement:
-    """Compare with positive eigenvalues, which fail at any depth in finite precision (Grazzi et al. 2025)."""
+    """Compare negative with positive eigenvalues, which fail at any depth in finite precision (Grazzi et al. 2025)."""
     task, architecture, layers = CONSTRUCTED
     rows = tables["errors"].where(task=task)
     models = rows.where(predictor="model")

@@ -1,4 +1,4 @@
-"""Point clouds of beliefs: exact, and read from a network by layer and step."""
+"""Point clouds of exact beliefs, and of beliefs read from a network, by layer and training step."""
 
 from typing import Any
 

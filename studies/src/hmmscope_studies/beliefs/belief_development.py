@@ -28,7 +28,7 @@ _STEP = "step of training"
 
 @registry.experiment("belief-development")
 class BeliefDevelopment(lab.Experiment):
-    """Small models at log-spaced steps of training."""
+    """Small models, measured at log-spaced training steps."""
 
     title = "When does a model start to use its belief?"
     summary = (

@@ -17,7 +17,7 @@ _LOOKS: dict[str, tuple[str, lab.Role]] = {
 
 @registry.experiment("belief-interventions")
 class BeliefInterventions(lab.Experiment):
-    """Networks on three processes, edited so that another belief is read from them."""
+    """Networks on three processes, whose activations are edited so that a probe reads another belief."""
 
     title = "Does a model use its belief?"
     summary = (

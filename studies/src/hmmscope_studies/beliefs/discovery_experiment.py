@@ -18,7 +18,7 @@ _METHODS = ("principal", "simplex", "sparse", "random")
 
 @registry.experiment("discovery")
 class Discovery(Experiment):
-    """States and operators from a model's predictions; dictionaries and simplices fitted to its stream."""
+    """States and operators estimated from a model's predictions, and coordinates fitted to its residual stream."""
 
     title = "Discovery of states and coordinates without labels"
     summary = (

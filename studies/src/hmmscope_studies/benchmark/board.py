@@ -1,4 +1,4 @@
-"""The leaderboard, made from submissions or their cards."""
+"""The leaderboard, built from submissions or their cards."""
 
 import hashlib
 import html
@@ -65,8 +65,8 @@ def read_cards(folder: str | Path, check: str = "card") -> list[dict[str, Any]]:
             ("predictions"), or also its predictions from the model ("model", which executes its copy of the model file).
 
     Raises:
-        InputError: No folder, no cards, or cards of another benchmark version.
-        DamagedError: An altered submission, or a card with a digest that differs from its name.
+        InputError: The folder or cards are missing, or cards belong to another benchmark version.
+        DamagedError: A submission is altered, or a card's digest differs from its file name.
     """
     require(check in CHECKED, "check", f"must be one of {', '.join(CHECKED)}", check)
     place = require_path("folder", folder)
@@ -97,7 +97,7 @@ def read_cards(folder: str | Path, check: str = "card") -> list[dict[str, Any]]:
 
 
 def _check(path: Path, card: dict[str, Any], check: str) -> str:
-    """Recompute a submission as far as asked and possible; return how far."""
+    """Recompute a submission as far as `check` requests and as far as possible; return how far."""
     if check == "card":
         return check
     run = card["source"] and path / SOURCE  # an object of Python is not there to run
@@ -146,7 +146,7 @@ def check_board(folder: Path) -> tuple[str, seals.SealReport]:
     """Verify card names, score submissions again, and compare the leaderboard with both.
 
     Returns:
-        A description, and the files.
+        A description, and the checked files.
 
     Raises:
         InputError, DamagedError: See `read_cards` and `check_submission`; or the leaderboard differs from the cards.
@@ -197,7 +197,7 @@ def board_rows(cards: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _in_tiers(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Add the tier of each ranked row with an interval and without flags; flagged rows go last in their track.
+    """Add the tier to each ranked row that has an interval and no flags; flagged rows come last in their track.
 
     Rows are sorted by the share solved. A tier ends where no interval reaches across, so intervals of two tiers never
     overlap. A mean moves by at most s / sqrt(n) if one of n seeds is left out (s: standard deviation), and the interval
@@ -242,7 +242,7 @@ def _stability(rows: list[dict[str, Any]]) -> str:
 
 
 def reference_rows(card: dict[str, Any]) -> dict[str, dict[str, float | None]]:
-    """Return the fraction of each task that references solve, by name: fitted models, n-grams of the card, the optimum."""
+    """Return the fraction of each task that references solve: fitted models, n-grams of the card, the optimum."""
     rows = {row["task"]: row for row in card["scores"] if row["score"] == "excess"}
     ngrams = {
         task: None if row["counting"] is None else 1 - row["counting"] / row["constant"] for task, row in rows.items()
@@ -292,7 +292,7 @@ def page(cards: list[dict[str, Any]]) -> str:
 
 
 def _first(cards: list[dict[str, Any]]) -> str:
-    """Return the finding of a track, and a bar for each model between the best constant answer (0) and the optimum (1)."""
+    """Return the finding of a track, and a bar for each model, from 0 (best constant answer) to 1 (optimum)."""
     rows = board_rows(cards)
     shown = [
         f"{row['solved']:.3f}" + ("" if row["low"] is None else f" [{row['low']:.3f}, {row['high']:.3f}]")
@@ -318,7 +318,7 @@ def keep_card(submission: Path, folder: Path) -> Path:
     """Copy the card of a submission, with the digest of its seal, into a separate file.
 
     Raises:
-        InputError: No finished submission.
+        InputError: The submission is not finished.
     """
     seal = seals.open_sealed(submission) if (submission / ENTRY).is_file() else None
     if seal is None:
@@ -358,7 +358,7 @@ def _table(cards: list[dict[str, Any]]) -> list[list[str]]:
 
 
 def _cells(text: str) -> list[list[str]]:
-    """Return the cells of each row of a page or table, without what was checked, which is not the cards' to say."""
+    """Return the cells of each row of a page or table, except those of the column on checks."""
     rows = [re.findall("<t[dh]>(.*?)</t[dh]>", row) for row in re.findall("<tr>(.*?)</tr>", text, re.DOTALL)]
     borders = re.sub(r"^\|---.*$", "", text, flags=re.MULTILINE)
     rows += [line[2:-2].split(" | ") for line in borders.splitlines() if line.startswith("| ")]

@@ -53,9 +53,9 @@ def make_card(
     """Return the card of measured results.
 
     Args:
-        about: Description of the entry: name, track, seeds, digest or fields, declared costs, whether it is ranked.
+        about: Description of the entry: name, track, seeds, digest or fields, declared costs, and whether it is ranked.
         tasks: Tasks in the order of the rows.
-        measured: Results by task, one per seed.
+        measured: Results for each task, one per seed.
     """
     rows: list[dict[str, Any]] = []
     later = tasks[0].bench != "1"  # which kept no scores of single seeds, and tried no learning rates
@@ -102,7 +102,7 @@ def each(values: Sequence[float | None]) -> dict[str, Any]:
 
 
 def over_seeds(values: Sequence[float | None]) -> dict[str, Any]:
-    """Return the mean over seeds, without missing values, and Student's 95 % interval (none for one seed)."""
+    """Return the mean over seeds, without missing values, and Student's 95 % interval (None for one seed)."""
     known = [value for value in values if value is not None]
     if not known:
         return {"value": None, "low": None, "high": None}

@@ -57,18 +57,18 @@ _MEASURED: dict[str, Any] = {
 def check_submission(folder: str | Path, *, run: Any = None) -> str:
     """Score a submission again, compare all results, and return a one-line description.
 
-    Without `run`, no code of the submission runs. With `run`, the model is rebuilt with the stored weights, and its
-    predictions, number of parameters and recipe are compared. A model file runs in a separate process, if its SHA-256
-    matches the entry.
+    Without `run`, no code of the submission is executed. With `run`, the model is rebuilt with the stored weights, and
+    its predictions, number of parameters and recipe are compared. A model file runs in a separate process, and only if
+    its SHA-256 matches the entry.
 
     Args:
         folder: Folder of a submission.
-        run: The model as entered: its file or object.
+        run: Model as it was entered, a file or an object.
 
     Raises:
-        InputError: Not a submission, or a model that fails.
-        RefusedError: Another benchmark version, an unfinished submission, or a model file other than the entered one.
-        DamagedError: The first difference.
+        InputError: The folder is not a submission, or the model fails.
+        RefusedError: The benchmark version differs, the submission is unfinished, or the model file was not entered.
+        DamagedError: A result differs; the message names the first difference.
         ResourceError: The model file exceeds the limits of its process.
     """
     path = require_path("folder", folder)

@@ -35,7 +35,7 @@ class Declared:
     """Declared costs of an entry, shown with the measured costs.
 
     Attributes:
-        parameters: Weights of the largest model; 0 if not declared.
+        parameters: Number of weights of the largest model; 0 if not declared.
         seconds: Seconds on one core, for all tasks and one seed; 0 if not declared.
     """
 
@@ -49,16 +49,16 @@ class Declared:
 
 @dataclass(frozen=True, kw_only=True)
 class BenchmarkEntry:
-    """A model as entered.
+    """A model as it was entered in the benchmark.
 
     Attributes:
-        name: Name in the table.
+        name: Name in the leaderboard.
         make: Function (ports, seed) -> module, or a registered name with its fields.
-        training: Changed fields of the recipe.
-        layers: Names of modules for belief regression; None to find them.
+        training: Changed fields of the training recipe.
+        layers: Names of the modules from which beliefs are regressed; None finds them.
         declared: Declared costs.
-        source: The file of the model, or None.
-        build: Name in the file of what builds the model.
+        source: File of the model, or None.
+        build: Name, in the file, of the function or class that builds the model.
         fields: Changed fields of a registered model.
     """
 
@@ -95,7 +95,7 @@ def entry_of(model: Any, *, name: str | None = None) -> BenchmarkEntry:
     every task and must fit the largest vocabulary and output; further seeds reinitialize its weights.
 
     Raises:
-        InputError: None of these, or a file without such a function.
+        InputError: `model` is none of these, or the file has no such function.
     """
     if isinstance(model, BenchmarkEntry):
         return model

@@ -1,6 +1,6 @@
 """Signs that an entry computes the answer instead of learning it.
 
-A flag is no proof and refuses nothing: the leaderboard lists a flagged entry among exact and fitted models.
+A flag is not a proof, and flagged submissions are accepted; the leaderboard lists them among exact and fitted models.
 """
 
 import ast
@@ -25,7 +25,7 @@ _EXACT = ("hmmscope", "hmmscope_papers", "hmmscope_studies", "hmmlearn", "pomegr
 
 
 def card_flags(card: dict[str, Any]) -> list[str]:
-    """Return flags of untrained weights: they solve half of a task or more, or no control with other weights exists."""
+    """Return flags of a card: untrained weights solve half of a task or more, or no control with new weights exists."""
     rows = [row for row in card["scores"] if row["score"] == "excess" and row["constant"]]
     solved = {row["task"]: 1 - row["untrained"] / row["constant"] for row in rows if row["untrained"] is not None}
     if not solved:
@@ -46,7 +46,7 @@ def submission_flags(path: Path) -> list[str]:
 
 
 def source_flags(source: bytes, tasks: tuple[BenchmarkTask, ...]) -> list[str]:
-    """Return flags of a model file: libraries of exact inference, and parameters of a task among its numbers."""
+    """Return flags of a model file: it imports exact inference, or contains parameters of a task."""
     try:
         tree = ast.parse(source)
     except (SyntaxError, ValueError):
@@ -74,7 +74,7 @@ def _imported(tree: ast.AST) -> Iterator[str]:
 
 
 def _holds(values: np.ndarray[Any, Any], task: BenchmarkTask) -> bool:
-    """Return whether half of the parameters, and at least `FOUND`, stand among the values, rounded to float32."""
+    """Return whether half of the task's parameters, and at least `FOUND`, are among the values, rounded to float32."""
     params = _parameters(task.bench, task.name)
     own = values.astype(np.float32)
     known = np.isin(params.astype(np.float32), own) | np.isin(np.log(params).astype(np.float32), own)
@@ -83,7 +83,7 @@ def _holds(values: np.ndarray[Any, Any], task: BenchmarkTask) -> bool:
 
 @cache
 def _parameters(bench: str, task: str) -> np.ndarray[Any, Any]:
-    """Return the different probabilities of a task's HMM that are no multiple of a twentieth; none for other processes."""
+    """Return the distinct probabilities of a task's HMM, except multiples of 1/20; none for other processes."""
     hmm = next(one for one in TASKS_OF[bench] if one.name == task).generator(scored=False)
     own = [np.asarray(one, float).ravel() for name, one in hmm.file_tensors().items() if name != "initial"]
     values = np.unique(np.concatenate([np.empty(0), *own]))

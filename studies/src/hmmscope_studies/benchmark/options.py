@@ -1,4 +1,4 @@
-"""The options of the verb `benchmark`. Imports nothing heavy."""
+"""Options of the verb `benchmark`, in a module without slow imports."""
 
 from dataclasses import dataclass
 from typing import ClassVar

@@ -48,11 +48,11 @@ _ERRORS: dict[int, type[HmmscopeError]] = {
 
 
 def recompute(path: Path, run: Any, out: Path) -> None:
-    """Write into `out` the recipe of a submission's model, and its predictions with the stored weights.
+    """Write to `out` the training recipe of a submission's model, and its predictions with the stored weights.
 
     Raises:
         InputError: The model fails.
-        DamagedError: The weights belong to another model, or predictions depend on later symbols.
+        DamagedError: The stored weights do not fit the model, or predictions depend on later symbols.
     """
     about = store.read_json(path / ENTRY, managed=True)
     entry = entry_of(run, name=about["name"])

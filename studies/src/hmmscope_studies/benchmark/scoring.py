@@ -36,8 +36,8 @@ class ScoredSamples:
     """The scored samples of a submission, drawn with the digest of its weights as seed.
 
     Attributes:
-        trained, longest: Samples of the training length, and of the longest length.
-        first: Index of the first sample, also drawn, so that fresh pools have other HMMs.
+        trained, longest: Numbers of samples of the training length, and of the longest length.
+        first: Index of the first sample, which is drawn too, so that unbounded pools yield new HMMs.
     """
 
     trained: ProcessDataset
@@ -60,7 +60,7 @@ def predict(
     layers: tuple[str, ...] | None,
     controls: Controls | None = None,
 ) -> dict[str, Tensor]:
-    """Compute the predictions to store: on scored samples, of an untrained control, and the regressed belief.
+    """Compute the predictions to store: those on scored samples, an untrained control's, and the regressed belief.
 
     Returns:
         Log-probabilities or vectors: ``trained`` and ``longest`` (sample, evaluated position, output), and
@@ -126,20 +126,20 @@ def _read(
 def score(task: BenchmarkTask, samples: ScoredSamples, stored: dict[str, Tensor]) -> dict[str, Any]:
     """Score stored predictions, with baselines and controls.
 
-    ``excess``: mean KL divergence from the optimum, nats per prediction (for vectors the squared error from the
+    ``excess``: mean KL divergence from the optimum, nats per prediction (for vectors the squared distance to the
     optimum);
-    ``share_solved``: 1 - excess / excess of the constant;
+    ``share_solved``: 1 - excess / excess of the best constant answer;
     ``fit_length``: position up to which the evaluation loss of [Limits] is below `ERROR_RATE`, in training lengths;
     ``long_excess``, ``long_fit_length``: the same beyond the training length, on samples of `TIMES` the length, or
     None;
     ``belief_share``: fraction of the exact belief explained beyond untrained controls, or None.
 
-    Baselines and controls, as excess on the same samples: ``constant``, the best constant distribution; ``counting``,
-    the best n-gram baseline (None without symbols); ``untrained``, a control; ``shuffled``, predictions for other
-    samples.
+    The excess of baselines and controls on the same samples is stored as ``constant`` (the best constant distribution),
+    ``counting`` (the best n-gram baseline, None without symbols), ``untrained`` (an untrained control) and ``shuffled``
+    (predictions for other samples).
 
     Raises:
-        InputError: Predictions of another shape.
+        InputError: The predictions have a wrong shape.
     """
     asked = task.asked(samples.trained)
     batch = samples.batch(samples.trained, SCORED)

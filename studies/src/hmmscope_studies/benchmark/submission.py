@@ -1,4 +1,4 @@
-"""Submissions: train an entry on every task, score it, and seal the results."""
+"""Submissions: train an entry on every task, score it, and write the results with a file of checksums (the seal)."""
 
 import hashlib
 import os
@@ -49,7 +49,7 @@ def benchmark(
     resume: bool = False,
     quiet: bool = True,
 ) -> Card:
-    """Submit a model to HMM-bench: train it on the tasks of a track, score it, and seal a submission.
+    """Submit a model to HMM-bench: train it on the tasks of a track, score it, and write a submission.
 
     Each task starts from new initial weights, with fixed steps and samples. Its learning rate is the best of three on a
     separate seed: a third of the entry's, that itself, and three times as much. The digest of the trained weights seeds
@@ -58,19 +58,19 @@ def benchmark(
     Args:
         model: Any module, a class or function that returns one, a registered name or a mapping with its fields, FILE.py
             with a function ``build(vocab_size, num_outputs, max_length)``, or FILE.py:NAME; see `entry_of`.
-        out: A new folder for the submission; by default the model's name in ``hmm-bench``.
+        out: Folder to create for the submission (default: a folder in ``hmm-bench`` with the model's name).
         track: "light" (eight tasks) or "full".
         seeds: Number of seeds, each a new training.
-        tasks: Some tasks of the track; the submission is then not ranked.
-        num_steps: Other number of steps; the submission is then not ranked.
-        name: Name in the table.
-        resume: Resume the submission in `out`, keeping finished tasks and seeds.
-        quiet: Show no progress.
+        tasks: Tasks to run (default: all of the track); a submission of some tasks is not ranked.
+        num_steps: Number of training steps instead of the track's; the submission is then not ranked.
+        name: Name in the leaderboard.
+        resume: True resumes the submission in `out`, without repeating finished tasks and seeds.
+        quiet: True hides the progress.
 
     Raises:
-        InputError: An invalid model or one that fails on a task; an unknown track or task.
+        InputError: The model is invalid or fails on a task, or the track or a task is unknown.
         RefusedError: `out` exists (without `resume`), or contains another entry.
-        DamagedError: A task here is not bit-identical to that of the benchmark.
+        DamagedError: A task differs from that of the benchmark.
     """
     entry, budget = entry_of(model, name=name), BUDGETS.get(track)
     path = Path("hmm-bench") / re.sub(r"[^A-Za-z0-9._-]+", "-", entry.name) if out is None else require_path("out", out)

@@ -1,6 +1,6 @@
 """The tasks of each version of HMM-bench: process, layout and budget.
 
-A task never changes; another digest needs a new version of the benchmark, see docs/benchmark.md.
+A task never changes: a changed digest requires a new version of the benchmark, see docs/benchmark.md.
 """
 
 import hashlib
@@ -31,7 +31,7 @@ SCORED, LONGER, READ = 128, 32, 64
 
 @dataclass(frozen=True, kw_only=True)
 class BenchmarkTask:
-    """One task.
+    """One task of HMM-bench.
 
     Attributes:
         name: Name of the task.
@@ -39,9 +39,9 @@ class BenchmarkTask:
         process: Training process, as data of a registered process.
         layout: Layout, as data of a registered layout; the longest samples are `TIMES` as long.
         target: "observation" or "belief".
-        light: Part of the light track.
+        light: True if the task belongs to the light track.
         scored: Fields of the process that differ for scoring, such as a held-out pool.
-        reads: Whether the explained fraction of the exact belief is measured.
+        reads: True if the explained fraction of the exact belief is measured.
         bench: Version of the benchmark.
     """
 
@@ -110,7 +110,7 @@ class BenchmarkTask:
 
     @cached_property
     def digest(self) -> str:
-        """Return the SHA-256 of the fields, distribution, bits of samples and scored positions."""
+        """Return the SHA-256 of the fields, the distribution, samples and scored positions."""
         fields = self.frozen_fields() | {"times": TIMES, "scored_samples": [SCORED, LONGER, READ]}
         trained = self.corpus(0, stream="train", scored=False)
         text = json.dumps(fields, sort_keys=True) + trained.digest(8) + self.corpus(0, TIMES).digest(8)
@@ -284,7 +284,7 @@ def tasks_of(track: str, names: Sequence[str] | None = None, bench: str = VERSIO
     """Return the tasks of a track in a version, or the named ones.
 
     Raises:
-        InputError: An unknown track or task.
+        InputError: The track or a task is unknown.
     """
     if track not in BUDGETS:
         raise unknown_name("track", track, BUDGETS)

@@ -1,4 +1,4 @@
-"""Requirements of every entry, tested before training and again afterwards."""
+"""Requirements of every entry, which are tested before training and again afterwards."""
 
 import warnings
 
@@ -21,7 +21,7 @@ _TRIED = 32
 
 
 def in_a_line(task: BenchmarkTask, error: BaseException) -> HmmscopeError:
-    """Convert a model's error to one line; a full disk or damaged data keeps its own error."""
+    """Convert a model's error to an error of one line; errors about full disks or damaged data stay unchanged."""
     if isinstance(error, HmmscopeError) and not isinstance(error, InputError):
         return error
     told = str(error) if isinstance(error, InputError) else f"{type(error).__name__}: {error}"
@@ -32,8 +32,8 @@ def try_entry(config: RunConfig, task: BenchmarkTask, layers: tuple[str, ...] | 
     """Test the untrained model on some samples.
 
     Raises:
-        InputError: No trainable weights, weights that are not real numbers, missing layers, a model that changes in
-            evaluation, or a failure of `require_causal`.
+        InputError: The model has no trainable weights or weights that are not real numbers, lacks layers, changes
+            during evaluation, or fails `require_causal`.
     """
     samples = ScoredSamples.of(task, "0" * 16)
     try:
@@ -64,7 +64,7 @@ def _require_weights(model: nn.Module) -> None:
 
 
 def require_causal(model: nn.Module, task: BenchmarkTask, samples: ScoredSamples, count: int) -> None:
-    """Raise InputError if a prediction changes with later symbols, or on repetition.
+    """Raise InputError if a prediction depends on later symbols, or differs when it is repeated.
 
     In each of `count` samples, the positions after a cut are replaced by those of the previous sample.
     """

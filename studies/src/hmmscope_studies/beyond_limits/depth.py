@@ -1,4 +1,4 @@
-"""Fit length on Cyclic-DET as a function of training, by depth, at two lengths."""
+"""Fit length on Cyclic-DET as a function of training, by depth, at two sequence lengths."""
 
 import math
 from typing import Any
@@ -144,7 +144,7 @@ def _at(own: lab.Rows, share: float) -> dict[str, Any]:
 
 
 def last_octave(own: lab.Rows) -> lab.EstimateWithError | None:
-    """Return the change over the last doubling of training in doublings; None if its half fits everything."""
+    """Return log2(fit length at the end / at half of training); None if the whole sequence is fitted at half."""
     half, end = _at(own, 0.5), _at(own, 1.0)
     return None if half["length"] >= half["longest"] else lab.EstimateWithError(log2_length(end) - log2_length(half))
 
@@ -159,7 +159,7 @@ def _named(longest: int, layers: int) -> str:
 
 @lab.claim("limits-depth-saturates")
 def saturates(tables: lab.Tables) -> lab.Measurement:
-    """Leave out depths that fit the whole sequence by half of the training."""
+    """Measure growth over the last doubling of training, without depths that fit the whole sequence before."""
     found: dict[str, lab.Effect] = {}
     for (longest, layers), own in _deep(tables).by("longest", "layers").items():
         effect = over_seeds(own, last_octave, "doublings of the fit length over the second half of training")
@@ -199,7 +199,7 @@ def speed(tables: lab.Tables) -> lab.Measurement:
 
 
 def steps_to(own: lab.Rows) -> float | None:
-    """Return the sequences seen until half of the positions stay fitted; None if never."""
+    """Return the number of sequences seen until half of the positions stay fitted; None if this never happens."""
     ordered = sorted(own, key=lambda row: row["sequences"])
     below = [i for i, row in enumerate(ordered) if row["length"] < row["longest"] / 2]
     first = below[-1] + 1 if below else 0

@@ -1,4 +1,4 @@
-"""Cyclic-HARD with about the paper's supervision rate on short sequences."""
+"""Cyclic-HARD on short sequences with about the supervision rate of the paper."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ from hmmscope_studies.beyond_limits.supervision_rate import LimitsHardDose, dose
 
 @registry.experiment("limits-hard-rare")
 class LimitsHardRare(LimitsHardDose):
-    """The supervision rate nearest to the paper's, for two layers and the RNN, with as many answers as limits-hard-dose."""
+    """Two layers and the RNN at the paper's supervision rate, with as many answers as in limits-hard-dose."""
 
     title = "Cyclic-HARD with one label of the state per 128 actions"
     summary = (

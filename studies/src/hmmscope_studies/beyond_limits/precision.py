@@ -1,4 +1,4 @@
-"""[Limits] Theorem 5.2 in p-bit arithmetic: the bits that it needs and the number types that have them."""
+"""[Limits] Theorem 5.2 in p-bit arithmetic: the number of bits that it needs, and number types with enough bits."""
 
 import math
 from typing import Any
@@ -72,7 +72,7 @@ def _samples(product: str, length: int, instances: int) -> tuple[list, torch.Ten
 
 
 def smallest_precision(errors: torch.Tensor, bits: list[int], tolerance: float = TOLERANCE) -> int | None:
-    """Return the fewest bits from which on the error is tolerable; None if the most bits fail."""
+    """Return the smallest number of bits from which on errors are at most `tolerance`; None if the largest fails."""
     found = None
     for p, error in zip(reversed(bits), reversed(errors.tolist()), strict=True):
         if not error <= tolerance:
@@ -82,7 +82,7 @@ def smallest_precision(errors: torch.Tensor, bits: list[int], tolerance: float =
 
 
 def bits_for_attention(length: int) -> float:
-    """Return 2 log2 T + 4: with fewer bits, scores do not distinguish two neighbouring positions."""
+    """Return 2 log2 T + 4, the number of bits below which scores do not distinguish neighbouring positions."""
     return 2 * math.log2(length) + 4
 
 
@@ -258,7 +258,7 @@ def _growth(rows: lab.Rows, kept: Any) -> list[float | None]:
 
 
 def longest(rows: lab.Rows, name: str, column: str = "error") -> tuple[int | None, int | None]:
-    """Return the longest length at which all processes are right, and the first that fails."""
+    """Return the longest length at which the results of all processes are right, and the first length that fails."""
     lengths = sorted(rows.where(type=name).values("length"))
     fails = next((n for n in lengths if not _worst(rows, name, n, column) <= TOLERANCE), None)
     return max((n for n in lengths if fails is None or n < fails), default=None), fails

@@ -1,7 +1,7 @@
-"""Scaling law of the fit length on Cyclic-DET in the training, by depth, from annealed budgets.
+"""Scaling law of the fit length on Cyclic-DET with the amount of training, by depth, from annealed budgets.
 
-Budgets are branches of one trunk with a constant learning rate up to 400, 800, 1600, ... steps; from each the rate
-falls linearly to zero over a fifth as many.
+All budgets branch from one training with a constant learning rate, after 400, 800, 1600, ... steps; in each branch the
+learning rate decreases linearly to zero over a fifth as many steps.
 """
 
 import math
@@ -261,7 +261,7 @@ def _range(low: float, high: float) -> str:
 
 @lab.claim("limits-law-growth")
 def growth(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measurement:
-    """Fit the slope within instances, which removes their spread."""
+    """Fit the doublings of the fit length per layer within instances, which removes the spread between instances."""
     rows = lab.Rows(row for row in _lengths(tables, numbers=numbers) if row["layers"] > 0)
     points = _by_budget(rows, partial(_slope, numbers=numbers))
     gates = (*_gates(tables, {"slope": points}, numbers), _below_the_end(tables, numbers))
@@ -282,7 +282,7 @@ def doubles(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measurement:
 
 @lab.claim("limits-law-power")
 def power(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measurement:
-    """Use the depth furthest below 2^L, for 2^L within the sequence."""
+    """Measure log2(fit length / 2^L) at the depth where it is least, for 2^L within the sequence."""
     chains = {n: _points(_lengths(tables, n, numbers=numbers), numbers) for n in _deep(tables, numbers)}
     longest = max(_lengths(tables, numbers=numbers).values("longest"))
     effects = {
@@ -316,7 +316,7 @@ def _tells_depths(
 
 @lab.claim("limits-law-rnn")
 def recurrent(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measurement:
-    """Censor the lead if the RNN fits the whole sequence."""
+    """Measure the RNN's lead over the deepest Transformer, censored where the RNN fits the whole sequence."""
     rows, deepest = _lengths(tables, numbers=numbers), max(_deep(tables, numbers), default=0)
     others = {(row["sequences"], row["seed"]): row for row in rows.where(layers=deepest)}
     points = [
@@ -372,7 +372,7 @@ def _to_the_end(tables: lab.Tables, deepest: int, numbers: lab.Numbers = None) -
 
 @lab.claim("limits-law-rests")
 def rests(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measurement:
-    """Leave out points at the end of the sequence."""
+    """Measure doublings of the fit length over the last doubling of the budget, unless the whole sequence fits."""
     effects = {}
     for layers in _deep(tables, numbers):
         moved = list(lab.ScalingLaw.last_doubling(_points(_lengths(tables, layers, numbers=numbers), numbers)).values())

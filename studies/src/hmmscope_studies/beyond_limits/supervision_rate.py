@@ -30,7 +30,7 @@ _ASKED = {"medium": 128}
 
 @registry.experiment("limits-hard-dose")
 class LimitsHardDose(lab.Experiment):
-    """Cyclic-HARD at one length, with growing distance between questions."""
+    """Cyclic-HARD at one sequence length, with growing distance between queries of the state."""
 
     title = "Effect of the supervision rate"
     summary = (
@@ -152,7 +152,7 @@ def _models(tables: lab.Tables) -> lab.Rows:
 
 @lab.claim("limits-hard-dose-slope")
 def dose_slope(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measurement:
-    """Compare slopes of log2 of the length in log2 of the distance, within seeds."""
+    """Compare, by seed, slopes of log2(fit length) as a function of log2(distance between queries)."""
     rows = _models(tables)
 
     def fall(own: lab.Rows, recurrent: bool, length: Any = claimed_length) -> lab.EstimateWithError | None:

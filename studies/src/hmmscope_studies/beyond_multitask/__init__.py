@@ -1,1 +1,1 @@
-"""Questions beyond [MultiTask], on its trainings and theorems: one thing varied at a time."""
+"""Questions beyond [MultiTask] about its trainings and theorems, each of which varies one parameter."""

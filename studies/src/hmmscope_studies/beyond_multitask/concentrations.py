@@ -1,4 +1,4 @@
-"""[MultiTask]: what can be predicted of the paper's HMMs, for several distributions of their matrices."""
+"""[MultiTask]: how well the paper's HMMs can be predicted, for several distributions of their matrices."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -189,7 +189,7 @@ def predictions(pool: Mixture, new: Mixture, symbols: int, sizes: dict[str, Any]
 
 
 def retrieval(pool: Mixture, new: Mixture, symbols: int, sizes: dict[str, Any]) -> Iterator[tuple[str, dict]]:
-    """Yield scores of the mixture over the pool; for new HMMs on the shortest prompts."""
+    """Yield scores of the mixture over the pool; new HMMs are scored on the shortest prompts only."""
     kinds = [(POOL, pool, sizes["retrieval_prompts"], {RETRIEVAL: partial(retrieved, pool)})]
     if symbols == min(sizes["symbols"]):
         shares = {
@@ -211,7 +211,7 @@ def retrieval(pool: Mixture, new: Mixture, symbols: int, sizes: dict[str, Any]) 
 def retrieved(
     pool: Mixture, observations: Int64[Tensor, "batch time"], *, reset_mask: Tensor
 ) -> Float64[Tensor, "batch time symbol"]:
-    """Predict by the pool without HMMs that are `NEGLIGIBLE` after `EARLY` observations."""
+    """Predict with the mixture over the pool, without HMMs that are `NEGLIGIBLE` after `EARLY` observations."""
     found = []
     for seen in observations.split(8):
         early = min(EARLY, seen.shape[1])
@@ -225,7 +225,7 @@ def retrieved(
 
 
 def names(pool: Mixture, new: Mixture, symbols: int, sizes: dict[str, Any]) -> Iterator[tuple[str, dict]]:
-    """Yield how often symbol counts name the right HMM of the pool."""
+    """Yield how often symbol counts identify the right HMM of the pool."""
     dataset = prompts_of(pool, symbols, "evaluate")
     length, law = dataset.layout.sequence_lengths[-1], pool.params
     state, frequencies = law.initial_MS, torch.zeros(len(pool), pool.num_symbols, dtype=torch.float64)
@@ -247,7 +247,7 @@ _MEASURES = {"predictions": predictions, "retrieval": retrieval, "names": names}
 
 
 def _effects(rows: lab.Rows, unit: str) -> dict[str, lab.Effect]:
-    """Return the mean over prompts for each pair of concentrations; each prompt is a replicate, from its own HMM."""
+    """Return the mean over prompts for each pair of concentrations; prompts are replicates, each from another HMM."""
     effects = {name: (own.effect(unit=unit), own[0]["samples"]) for (name,), own in _by_name(rows)}
     return {
         name: replace(effect, num_seeds=prompts) for name, (effect, prompts) in effects.items() if effect is not None

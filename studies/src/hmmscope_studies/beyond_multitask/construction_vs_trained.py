@@ -32,7 +32,7 @@ FLAT = 0.1
 
 @registry.experiment(NAME)
 class ConstructionVsTrained(lab.Experiment):
-    """A model of Figures 1 to 7, the one whose HMMs were shown least often, and a construction."""
+    """The model of Figures 1 to 7 whose HMMs were shown least often, and the constructed network."""
 
     title = "Does a trained network do what the construction does?"
     summary = (
@@ -259,7 +259,7 @@ def _estimate(row: dict[str, Any], column: str = "value") -> lab.EstimateWithErr
 
 
 def onset(rows: lab.Rows, network: str, target: str, numbers: lab.Numbers = None) -> float | None:
-    """Return the layer where the gain over the untrained network is half its maximum; None below `GAINED`."""
+    """Return the layer where the gain over the untrained network reaches half its maximum; None if below `GAINED`."""
     kept = rows.where(target=target)
     before = {row["depth"]: row["accuracy"] for row in kept.where(network="untrained")}
     xs, ys = zip(*sorted(before.items()), strict=True)

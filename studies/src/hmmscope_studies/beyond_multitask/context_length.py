@@ -1,4 +1,4 @@
-"""Error of a trained model against the number of observations that it sees."""
+"""Error of trained models as a function of the number of observations that they see."""
 
 import math
 from typing import Any
@@ -21,7 +21,7 @@ _FEW = [1, 2, 3, 4, 6, 8]
 
 @registry.experiment("multitask-context-length")
 class ContextLength(lab.Experiment):
-    """A decoder per number of observations, compared with the exact error of the same memory."""
+    """One decoder per number of observations, compared with the exact error of predictions with the same memory."""
 
     title = "How many observations a Transformer needs"
     summary = (

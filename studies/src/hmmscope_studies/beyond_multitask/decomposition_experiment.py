@@ -1,4 +1,4 @@
-"""[MultiTask] Theorem 1: its error in parts, and a bound."""
+"""[MultiTask] Theorem 1: the error decomposed into parts, and an upper bound."""
 
 from typing import Any
 

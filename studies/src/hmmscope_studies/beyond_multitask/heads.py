@@ -19,7 +19,7 @@ from hmmscope_studies.beyond_multitask.studies import (
 
 @registry.experiment("multitask-heads")
 class HeadCountExperiment(PromptStudy):
-    """1, 2, 4, ... heads at a fixed total width."""
+    """Models with 1, 2, 4, ... heads at a fixed total width."""
 
     title = "The number of heads at a fixed width"
     summary = (

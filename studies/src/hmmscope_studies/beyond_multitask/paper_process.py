@@ -1,4 +1,4 @@
-"""The paper's process at full size, with a smaller model."""
+"""The process of [MultiTask] at full size, with a smaller model."""
 
 from typing import Any
 

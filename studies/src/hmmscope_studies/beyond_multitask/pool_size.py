@@ -42,7 +42,7 @@ RETRIEVES, INFERS = 0.1, 0.02
 
 @registry.experiment("multitask-pool-size")
 class PoolSize(lab.Experiment):
-    """The same model at equal tokens on pools of growing size."""
+    """The same model, trained on equally many tokens from pools of growing size."""
 
     title = "N-grams, retrieval or inference, by pool size and training"
     summary = (

@@ -22,7 +22,7 @@ _KINDS = {"positions": ["rotary", "learned", "sinusoidal", "none"]}
 
 @registry.experiment("multitask-positions")
 class Positions(PromptStudy):
-    """Four position encodings."""
+    """The same model with each of four position encodings."""
 
     title = "Rotary, learned, sinusoidal or no positions"
     summary = (

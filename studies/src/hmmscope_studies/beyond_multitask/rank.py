@@ -1,4 +1,4 @@
-"""Layers that a Transformer needs, by the rank of the hidden transition."""
+"""Number of layers that a Transformer needs, by the rank of the transition matrix."""
 
 from typing import Any
 
@@ -19,7 +19,7 @@ _SIZES = {"smoke": (4, 2), "small": (32, 4), "gpu": (256, 8), "paper": (8192, 16
 
 @registry.experiment("multitask-rank")
 class Rank(PromptStudy):
-    """Depths crossed with ranks of the hidden transition."""
+    """Decoders of several depths on HMMs with several ranks of the transition matrix."""
 
     title = "Layers against the rank of the hidden transition"
     summary = (

@@ -77,11 +77,11 @@ _DECODER = {"name": "decoder", "positions": "rotary", "input_features": False, "
 
 
 def prompt_config(scale: str, **changes: dict[str, Any]) -> dict[str, Any]:
-    """Return the base of the studies on prompts: a rotary decoder on a pool of HMMs.
+    """Return the base configuration of the studies on prompts: a rotary decoder on a pool of HMMs.
 
     Args:
         scale: "smoke", "small", "gpu" or "paper".
-        changes: by section; ``process`` replaces, others update.
+        changes: changes by section; ``process`` replaces the section, others update it.
 
     Source: [MultiTask] App. B.1 for the sizes at scale "paper".
     """
@@ -95,12 +95,12 @@ def prompt_config(scale: str, **changes: dict[str, Any]) -> dict[str, Any]:
 
 
 def window_config(scale: str, memory: int, observability: float = OBSERVABILITY) -> dict[str, Any]:
-    """Return a decoder that predicts from `memory` observations of one HMM.
+    """Return the configuration of a decoder that predicts from `memory` observations of one HMM.
 
     Args:
         scale: "smoke", "small", "gpu" or "paper".
         memory: number of observations.
-        observability: of the channel, in (0, 1].
+        observability: observability of the channel, in (0, 1].
 
     Source: [MultiTask] Assumption 2 and Lemma 1; the sizes are our choice.
     """
@@ -131,7 +131,7 @@ def end_rows(run: Run, num_samples: int, *, baselines: bool = True) -> list[dict
 
 
 class PromptStudy(lab.Experiment):
-    """The base with one parameter varied."""
+    """The base configuration with one parameter varied."""
 
     num_seeds = lab.Experiment.NUM_SEEDS
     groups = {"end of the prompt": ("end",)}
@@ -144,7 +144,7 @@ class PromptStudy(lab.Experiment):
 
     @abstractmethod
     def setting(self, run: Run) -> dict[str, Any]:
-        """Return the columns of the varied parameter."""
+        """Return table columns with the value of the varied parameter."""
 
     def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> lab.MeasuredTables:
         found = [(self.setting(run), end_rows(run, sizes["samples"])) for run in runs.values()]
@@ -155,7 +155,7 @@ class PromptStudy(lab.Experiment):
 
 
 def untrained_answers(tables: lab.Tables, name: str) -> lab.Tables:
-    """Replace the model by the untrained predictor."""
+    """Replace the model's rows by those of the untrained predictor."""
     rows = tables[name]
     taken = rows.where(predictor="untrained").with_columns(predictor=lambda row: "model")
     return {**tables, name: lab.Rows([*(row for row in rows if row["predictor"] != "model"), *taken])}
@@ -175,17 +175,17 @@ def _excess(tables: lab.Tables, **fields: Any) -> lab.Rows:
 
 
 def deepest(tables: lab.Tables) -> lab.Tables:
-    """Drop the one-layer control."""
+    """Return the tables without the one-layer control."""
     rows = tables["end"]
     return {**tables, "end": rows.where(layers=max(rows.values("layers")))}
 
 
 def depth_matters(tables: lab.Tables, key: str) -> lab.Gate:
-    """Require that one layer is clearly worse than the base by `DEPTH_GAIN`.
+    """Return the gate that the base is better than a one-layer model by `DEPTH_GAIN`.
 
     Args:
-        tables: with the table ``end``, which has one setting with one layer.
-        key: column of the varied parameter.
+        tables: tables with ``end``, which has one setting with one layer.
+        key: name of the varied parameter's column.
     """
     rows = _excess(tables)
     shallow = rows.where(layers=1)

@@ -1,4 +1,4 @@
-"""Error of a short memory by observability, in trained models."""
+"""Error of predictions from a short memory, by observability, in trained models."""
 
 import math
 from typing import Any
@@ -21,7 +21,7 @@ WEAK = 0.6
 
 @registry.experiment("multitask-observability")
 class ObservabilityExperiment(Experiment):
-    """A decoder per observability and memory, over the same hidden chain."""
+    """One decoder per observability and memory length, for the same hidden chain."""
 
     title = "Error against observability"
     summary = (

@@ -1,8 +1,7 @@
 """Models that see a few observations of one HMM, compared with exact predictions.
 
-P is the distribution of the next observation given the whole past, P_k given the last k observations, Q a model of
-these k.
-In expectation over histories:
+Let P be the distribution of the next observation given the whole past, P_k given the last k observations, and Q a
+model's prediction from these k observations. In expectation over histories:
 
     E KL(P || Q)  =  E KL(P || P_k)  +  E KL(P_k || Q)
     excess           memory             learning
@@ -42,8 +41,8 @@ def histories_of(run: Run, longest: int, num_samples: int) -> Histories:
 def window_rows(run: Run, histories: Histories, memory: int) -> list[dict[str, Any]]:
     """Return errors of a run that sees `memory` observations: (memory, predictor, metric, value, low, high, samples).
 
-    Metrics against the whole past: ``excess`` (nats), ``total_variation``; and ``learning``, the excess over
-    ``memory``.
+    ``excess`` (nats) and ``total_variation`` compare with the exact prediction from the whole past; ``learning`` is
+    ``excess`` minus that of the predictor ``memory``.
     """
     law, size, last = histories.law, histories.next_observation.shape[1], slice(-1, None)
     windows = histories.observations[:, -memory:]
@@ -76,7 +75,7 @@ def divergence(
 
 
 def exact_rate(histories: Histories, hmm: HMM, lengths: list[int]) -> dict[str, Any]:
-    """Return the decay rate of the exact memory error, and that of the chain alone.
+    """Return the decay rate of the exact memory error, and the mixing rate of the hidden chain.
 
     Returns:
         ``rate``: -d ln(E TV(P, P_k)) / dk, nats per observation, or None.
@@ -107,7 +106,7 @@ def decay_rate(errors: Mapping[int, float], numbers: Numbers = None) -> float | 
 
 
 def exponential_rather(errors: Mapping[int, float], numbers: Numbers = None) -> float | None:
-    """Return how much better an exponential fits errors than a power law, in nats."""
+    """Return by how much an exponential fits the errors better than a power law, in nats."""
     points = {
         float(k): math.log(error) for k, error in errors.items() if error > parameter(numbers, "rounding", _ROUNDING)
     }

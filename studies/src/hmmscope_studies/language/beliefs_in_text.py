@@ -1,4 +1,4 @@
-"""Belief of RRXOR in a language model that reads it as text, and the effect of editing it."""
+"""The belief about RRXOR in a language model that reads sequences as text, and the effect of editing this belief."""
 
 from typing import Any
 

@@ -28,7 +28,7 @@ NUM_TWINS = 3
 
 @dataclass(frozen=True)
 class Reader:
-    """A language model with its controls and its names of the symbols.
+    """A language model with its controls, and with names for the symbols.
 
     Attributes:
         source: Folder of the model, or `TINY`.
@@ -50,7 +50,7 @@ class Reader:
         return HuggingFaceModel(twin, symbols=text.symbol_tokens)
 
     def shuffled(self, text: Any) -> HuggingFaceModel:
-        """Return the model with the entries of each weight matrix permuted."""
+        """Return the model with the entries of each weight matrix randomly permuted."""
         twin = _twin(self.source, self.seed, torch.get_default_dtype(), None)
         return HuggingFaceModel(twin, symbols=text.symbol_tokens)
 
@@ -59,7 +59,7 @@ def reader_of(source: str, num_symbols: int, seed: int, chain: int = 0) -> Reade
     """Build a reader with names drawn for a chain.
 
     Raises:
-        InputError: No such folder, or Transformers is not installed.
+        InputError: The folder does not exist, or Transformers is not installed.
     """
     advice = "must be the folder of a language model; python -m hmmscope.interop.smollm2 smollm2-135m writes one"
     needed = ("config.json", "tokenizer.json")
@@ -77,7 +77,7 @@ class LazyChainExample:
 
     Attributes:
         seed: Seed of parameters and samples.
-        reader: Language model with the chain's letters.
+        reader: Language model that reads the chain's letters.
     """
 
     stay: float

@@ -1,4 +1,4 @@
-"""A pretrained language model on hidden Markov models in its context."""
+"""A pretrained language model that reads sequences of hidden Markov models as text."""
 
 from collections.abc import Iterator
 from typing import Any

@@ -23,7 +23,7 @@ def who_filters(tables: Tables) -> list[str]:
     """Return a Markdown table of networks' excess relative to the n-gram baseline; empty without networks.
 
     Args:
-        tables: With `places`, each network after its largest budget; other plans have separate lines.
+        tables: Tables with `places`, which has each network after its largest budget; other plans have separate lines.
     """
     rows = tables["places"]
     models = rows.where(predictor="model")
@@ -60,7 +60,7 @@ def share_left(rows: Rows) -> Effect | None:
 
 
 def said(left: Effect) -> str:
-    """Return the verdict on a ratio by the rules of both claims."""
+    """Return "filters", "fails", "neither" or "open" for a ratio, by the rules of the two claims."""
     filters, fails = (registry.lookup("claim", name).rule for name in (FILTERS, FAILS))
     if filters.verdict(left) == "reproduced":
         return "**filters**"

@@ -43,7 +43,7 @@ def short(value: float) -> float:
 
 
 def places(run: Run) -> dict[str, tuple[ProcessDataset, int]]:
-    """Return samples by place, with the first known observation included."""
+    """Return samples by place, with the index of the first scored observation."""
     layout, seed, spec = run.config.layout, run.config.seed, run.config.process
     found = {HERE: (run.dataset("evaluate"), 0)}
     if ARCHITECTURES[architecture_of(run)].any_length:
@@ -116,7 +116,7 @@ def _mean(values: np.ndarray) -> Row:
 
 
 def position_rows(run: Run, num_samples: int, num_hmms: int, num_fits: int) -> list[Row]:
-    """Return excess and calibration by the number of known observations; slow baselines for `BESIDE` only."""
+    """Return excess and calibration by number of known observations; slow baselines are computed for `BESIDE` only."""
     facts, rows = facts_of(run), []
     beside = facts["architecture"] == BESIDE
     asked = [(HERE, run.dataset("evaluate"))]
@@ -177,11 +177,11 @@ def edit_rows(run: Run, num_samples: int) -> list[Row]:
 
 
 def move_rows(run: Run, num_samples: int) -> list[Row]:
-    """Return how far a replaced belief moves answers to that belief's, as a fraction.
+    """Return the fraction of the distance to the new belief's prediction by which a belief edit moves predictions.
 
     Returns:
         Rows (network, layer, fitted, subspace, value, error, before): "belief" uses another sample's belief component,
-        "random" that of a random map of the same rank.
+        "random" the component of a random map of the same rank.
     """
     rows = []
     for network, model in {"trained": run.model, "untrained": run.untrained()}.items():

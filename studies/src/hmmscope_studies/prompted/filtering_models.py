@@ -6,15 +6,15 @@ from typing import Any
 
 @dataclass(frozen=True)
 class FilteringArchitecture:
-    """A model by its fields; widths give about 52,000 weights.
+    """A model, given by its fields, with about 52,000 weights.
 
     Attributes:
         title: Name in figures and sentences.
-        model: Name and fields.
+        model: Name and fields of the model.
         rate: Learning rate, see protocols/README.md.
-        engine: Training engine, the compiled one if it covers the model.
-        compile: Let torch compile the model if that saves a third of the step time.
-        any_length: Whether it can read beyond its training length.
+        engine: Training engine, "compiled" if it supports the model.
+        compile: True uses torch.compile, where it saves a third of the step time.
+        any_length: True if the model can read sequences longer than those of training.
     """
 
     title: str

@@ -1,4 +1,4 @@
-"""Claims of header-filtering, by log2 of the ratio of two excesses."""
+"""Claims of header-filtering, most of which use log2 of the ratio of two excess losses."""
 
 import math
 from collections.abc import Iterable, Mapping
@@ -31,7 +31,7 @@ def _after(rows: lab.Rows, name: str, steps: int) -> Seeds:
 
 
 def in_pairs(one: Seeds, other: Seeds, measure: Any) -> lab.PerSeed[lab.EstimateWithError | None]:
-    """Combine two estimates seed by seed; None if a seed lacks one."""
+    """Combine two estimates seed by seed; return None if a seed lacks one of them."""
     found: lab.PerSeed[lab.EstimateWithError | None] = lab.PerSeed()
     for seed in {**one, **other}:
         pair = one.get(seed), other.get(seed)
@@ -40,7 +40,7 @@ def in_pairs(one: Seeds, other: Seeds, measure: Any) -> lab.PerSeed[lab.Estimate
 
 
 def ratio(one: lab.EstimateWithError, other: lab.EstimateWithError) -> lab.EstimateWithError:
-    """Divide estimates from different samples."""
+    """Return the ratio of two estimates from independent samples."""
     relative = math.hypot(one.error / one.value, other.error / other.value)
     return lab.EstimateWithError(one.value / other.value, relative * one.value / other.value)
 
@@ -235,7 +235,7 @@ def rnn_ahead_in_time(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Me
 
 @lab.claim("header-transformer-longer")
 def transformer_longer(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measurement:
-    """Compare the excess beyond the training length with that up to it."""
+    """Compare the excess beyond the training length with the excess up to it."""
     effects, used = {}, []
     for size, own in tables["places"].where(architecture="transformer", predictor="model").by("size").items():
         here, beyond = (own.where(place=place).estimates() for place in (HERE, BEYOND))
@@ -263,7 +263,7 @@ def transformer_longer(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.M
 
 @lab.claim("header-belief-linear")
 def belief_linear(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measurement:
-    """Use the layer that fits its training samples best."""
+    """Measure the R² of the belief in the layer with the best fit on training samples."""
     effects, used = {}, []
     for size, own in tables["belief"].where(architecture="transformer").by("size").items():
         shares = list(own.per_seed(partial(_best_share, numbers=numbers)).values())

@@ -29,7 +29,7 @@ NATS = "nats above the filter"
 
 @registry.experiment("header-filtering")
 class HeaderFiltering(lab.Experiment):
-    """New HMMs given in a header; sizes by architectures, with annealed budgets."""
+    """Architectures of several sizes on new HMMs that a header states, with annealed training budgets."""
 
     title = "Filtering an HMM given in the prompt"
     summary = (
@@ -154,7 +154,7 @@ def _config(size: int, name: str, first: int, steps: int) -> dict[str, Any]:
 
 
 def scores_of(predictor: str, tables: lab.Tables) -> lab.Tables:
-    """Replace the scores of every network with those of a control."""
+    """Replace the scores of every network by those of a control."""
     places, made = tables["places"], dict(tables)
     known = {_whose(row): row for row in places.where(predictor=predictor)}
 
