@@ -64,7 +64,7 @@ class UnknownNameError(InputError):
     """Error for a name that is not in a closed list.
 
     Attributes:
-        name, known: The name and the list.
+        name, known: The unknown name, and the list of known names.
     """
 
     def __init__(self, message: str, name: object, known: Iterable[str]) -> None:
@@ -245,10 +245,10 @@ def options_of(options: _T | None, cls: type[_T], given: Mapping[str, Any] | Non
 
 
 def refuse_masked(field: str, values: object) -> None:
-    """Raise InputError naming `field` if a masked array has masked entries."""
+    """Raise InputError that names `field` if `values` is a masked array with masked entries."""
     numpy = sys.modules.get("numpy")  # not imported: there is no such array
     if numpy is not None and (numpy.ma.is_masked(values) or _holds_masked(values, numpy.ma)):
-        raise InputError(f"{field}: has masked entries; give every entry a value")
+        raise InputError(f"{field}: has masked entries; fill in a value for each of them")
 
 
 def _holds_masked(values: object, ma: Any) -> bool:

@@ -9,9 +9,9 @@ class Term(NamedTuple):
     """One term of the glossary.
 
     Attributes:
-        name: Term in prose.
-        code: Names in code, on the command line (``infer --viterbi``), or of a field.
-        meaning: Definition, a phrase.
+        name: Term, as used in text.
+        code: Names of the term in Python, on the command line (``infer --viterbi``) and in configurations.
+        meaning: Definition in one phrase.
         synonyms: Other words for the term.
     """
 

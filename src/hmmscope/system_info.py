@@ -17,7 +17,7 @@ from hmmscope.errors import ResourceError
 
 
 def environment() -> dict[str, Any]:
-    """Return the versions and settings that may change the numbers of a run, without host, user or path."""
+    """Return the versions and settings that may change the results of a run, without host, user or path."""
     versions: dict[str, str | None] = {}
     for package in ("torch", "numpy", "numba", "safetensors"):
         try:

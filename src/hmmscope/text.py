@@ -18,7 +18,7 @@ def visible(text: str, *, keep: str = "\n\t") -> str:
     r"""Escape every character of `text` that controls a terminal or a layout: ESC becomes ``\\x1b``.
 
     Args:
-        text: Any text.
+        text: Text to escape.
         keep: Control characters to keep.
     """
     if text.isascii() and text.isprintable():
@@ -45,7 +45,7 @@ def is_text(text: str) -> bool:
 
 
 class NobodyReadsError(Exception):
-    """Raised when the reader of standard output has closed it."""
+    """The exception raised when the reader of standard output has closed it."""
 
 
 def say(*parts: object, end: str = "\n", flush: bool = False) -> None:
@@ -72,7 +72,7 @@ def tell(line: str) -> None:
 
 @contextmanager
 def heard() -> Iterator[None]:
-    """Allow printing inside the block; once the reader of standard output is gone, discard further text.
+    """Allow printing in the ``with`` block; once the reader of standard output is gone, discard further text.
 
     Raises:
         NobodyReadsError: The reader has closed standard output, and the block is not inside `whatever_is_heard`.
@@ -89,7 +89,7 @@ def heard() -> Iterator[None]:
 
 @contextmanager
 def whatever_is_heard() -> Iterator[None]:
-    """Continue the work inside the block, such as training, after the reader of standard output is gone."""
+    """Let the work in the ``with`` block, such as training, continue after the reader of standard output is gone."""
     token = _going_on.set(True)
     try:
         yield
@@ -136,7 +136,7 @@ ROUNDED = 2e-6
 
 
 def in_digits(value: float, low: float, high: float, *, least: int = 2, unit: str = "") -> str:
-    """Format as ``0.91 [0.84, 0.95]``, with at least `least` decimals, and more for narrow intervals."""
+    """Format a value and its interval as ``0.91 [0.84, 0.95]``, with at least `least` decimals."""
     decimals = least
     while high - low >= ROUNDED and high - low < 2 * 10.0**-decimals:
         decimals += 1

@@ -1,7 +1,7 @@
 """Choices, orders and printed digits that do not depend on rounding errors.
 
-Numbers within `TOLERANCE` (relative to the largest magnitude compared) are equal; the first of equal numbers wins. The
-tolerance exceeds rounding errors (1e-12) and quantization to multiples of 2^-32 (2e-10).
+Numbers that differ by at most `TOLERANCE` (relative to the largest magnitude) count as equal, and the first of equal
+numbers wins. The tolerance exceeds rounding errors (1e-12) and errors of quantization to multiples of 2^-32 (2e-10).
 """
 
 import math
@@ -36,7 +36,7 @@ def largest(items: Iterable[Item], key: Callable[[Item], float]) -> Item:
     """Return the first item with the largest key, up to the tolerance.
 
     Raises:
-        ValueError: No items.
+        ValueError: There are no items.
     """
     kept = list(items)
     values = [float(key(item)) for item in kept]
@@ -48,7 +48,7 @@ def smallest(items: Iterable[Item], key: Callable[[Item], float]) -> Item:
     """Return the first item with the smallest key, up to the tolerance.
 
     Raises:
-        ValueError: No items.
+        ValueError: There are no items.
     """
     return largest(items, lambda item: -float(key(item)))
 

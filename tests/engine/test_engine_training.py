@@ -261,7 +261,7 @@ def test_auto_takes_what_is_faster_on_this_machine(monkeypatch: pytest.MonkeyPat
     assert chosen(replace(wide, training=replace(wide.training, engine="compiled"))).engine == "compiled"
     asked = []
     monkeypatch.setattr(pipeline, "timing", lambda run, ports, seconds: asked.append(seconds))
-    assert "are too short for compiling" in chosen(config(DECODER, num_steps=10)).reason
+    assert "are too short to be worth compiling" in chosen(config(DECODER, num_steps=10)).reason
     assert len(asked) == 1
     assert chosen(config(DECODER, num_steps=10**6, engine="torch")).engine == "torch"
     assert chosen(config({**DECODER, "dropout": 0.1})).engine == "torch"

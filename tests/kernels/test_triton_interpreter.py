@@ -121,7 +121,7 @@ def test_a_sampler_is_tried_before_it_is_used(monkeypatch):
     monkeypatch.setattr(
         gpu.TritonSampler, "packed", lambda self, *rest: (drawn(self, *rest)[0] ^ 1, drawn(self, *rest)[1])
     )
-    with pytest.raises(RuntimeError, match="wrong bits on cpu"):
+    with pytest.raises(RuntimeError, match="wrong samples on cpu"):
         device.fused_works.__wrapped__(CPU)
 
     def broken(*args):

@@ -347,7 +347,7 @@ def test_padding_is_not_asked_for() -> None:
     assert target.loss(logits, labels) == pytest.approx(by_hand.item(), rel=1e-6)
     terms = target.loss_terms(logits.double().softmax(-1), labels)
     assert torch.equal(terms.isnan(), ~inside)
-    with pytest.raises(InputError, match="the process of recorded sequences is unknown, so there is no exact answer"):
+    with pytest.raises(InputError, match="recorded sequences have no exact answer, because their process is unknown"):
         target.optimum(batch)
     with pytest.raises(InputError, match="must be observation for recorded sequences"):
         make_target("belief", dataset.process, dataset.layout)

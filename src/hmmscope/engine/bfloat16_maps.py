@@ -1,6 +1,6 @@
 """Linear maps in bfloat16: operands are rounded and packed into pairs; sums are float32.
 
-Without pairs, each function equals the function of the same name in `maps`.
+If no maps are packed, each function equals the function of the same name in `maps`.
 """
 
 from typing import NamedTuple
@@ -18,9 +18,10 @@ PAIRS = pairs_in_rows, pairs_of_rows, product_of_pairs = (
 
 
 class Bfloat16Maps(NamedTuple):
-    """Packed maps by layer (none without rounding), and operand buffers.
+    """Packed maps by layer (no layers without rounding), and buffers for their operands.
 
-    For a map (out, in), fields in `forward` pair columns (out, in / 2), fields in `backward` rows (out / 2, in).
+    For a map (out, in), fields ending in `forward` pack pairs of columns (out, in / 2), fields ending in `backward`
+    pairs of rows (out / 2, in).
     """
 
     qkv_forward: X3

@@ -13,7 +13,7 @@ from hmmscope.kernels.products import FLAGS, LANES, wide
 
 
 class HeadBuffers(NamedTuple):
-    """Arrays of one head and lane group: (step, head width, lane)."""
+    """Work arrays of one head and one group of SIMD lanes, of shape (step, head width, lane)."""
 
     q: X3
     k: X3
@@ -131,12 +131,13 @@ def attend(
     qkv: X3, heads: int, scale: float, cos: X2, sin: X2, none: X2, samples: int, steps: int,
     work: HeadBuffers, values: X1, zeros: X1, out: X3,
 ) -> None:  # fmt: skip
-    """Mix values into `out` (panels, width, panel), from queries, keys and values (panels, 3 width, panel).
+    """Write the mixed values to `out` (panels, width, panel), from queries, keys and values (panels, 3 width, panel).
 
     Args:
-        cos, sin, none: Rotation (step, head width), without rows if absent; `none` has no rows.
+        cos, sin, none: Cosines and sines of rotary positions (step, head width), without rows if the model has none;
+            and an array without rows.
         work: Arrays of one head and lane group.
-        values: Scratch vector.
+        values: Work vector.
     """
     wide()
     width = out.shape[1]

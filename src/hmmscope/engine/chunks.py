@@ -1,7 +1,7 @@
 """Memory layout of a chunk of samples, and computation of its input, norms, head and loss.
 
-Column n = t * samples + b is position t of sample b (lane). Panels have `panel` columns; F features are an array
-(panels, F, panel). Padding has zero loss weight.
+Column n = t * samples + b is position t of sample b (one SIMD lane). Columns are divided into panels of `panel`
+columns, so F features per column are an array (panels, F, panel). Padding has zero loss weight.
 """
 
 import math
@@ -18,9 +18,10 @@ class StepInputs(NamedTuple):
     """Inputs and labels of a training step; either `tokens` or `vectors` is empty, and either `ids` or `values`.
 
     Attributes:
-        tokens, vectors: (sample, step) and (sample, step, input).
-        ids, values: Labels (sample, supervised), negative for none, or (sample, supervised, output).
-        columns: Label index of each step, -1 for none.
+        tokens, vectors: Inputs, of shapes (sample, step) and (sample, step, input).
+        ids, values: Labels: class numbers (sample, supervised), negative for none; or vectors (sample, supervised,
+            output).
+        columns: Index of each step in the supervised axis; -1 for a step without a label.
         kind: 0 for cross-entropy, 1 for squared error.
     """
 
@@ -37,11 +38,11 @@ class StepInputs(NamedTuple):
 def read(
     asked: StepInputs, first: int, count: int, steps: int, samples: int, table: X2, place: X2, rows: X2, x: X3
 ) -> None:
-    """x = table[token] + place[position], or place[position] + sum_i vector_i table[i].
+    """Write x = table[token] + place[position], or x = place[position] + sum_i vector_i table[i].
 
     Args:
         first, count: Range of samples.
-        rows: Scratch (panel, width).
+        rows: Work array (panel, width).
         x: Output (panels, width, panel).
     """
     wide()
@@ -96,7 +97,7 @@ def read_backward(
 
 @compile_unit(fastmath=FLAGS)
 def normalise(normed: int, x: X2, used: int, hat: X2, scale: X1, mean: X1) -> None:
-    """hat = (x - mean) scale, scale = 1/sqrt(variance + 1e-5), per column; or hat = x."""
+    """Write hat = (x - mean) scale with scale = 1/sqrt(variance + 1e-5) per column, or hat = x if not `normed`."""
     wide()
     if normed == 0:
         for i in range(x.shape[0]):
@@ -127,7 +128,7 @@ def normalise(normed: int, x: X2, used: int, hat: X2, scale: X1, mean: X1) -> No
 
 @compile_unit(fastmath=FLAGS)
 def normalise_backward(normed: int, hat: X2, scale: X1, dhat: X2, used: int, dx: X2, mean: X1, along: X1) -> None:
-    """dx += scale (dhat - mean(dhat) - hat mean(hat dhat)); or dx += dhat."""
+    """Add scale (dhat - mean(dhat) - hat mean(hat dhat)) to dx, or add dhat if not `normed`."""
     wide()
     if normed == 0:
         for i in range(dx.shape[0]):
@@ -158,7 +159,7 @@ def labels_of_panel(
     """Load a panel's weighted labels.
 
     Args:
-        y, w: Output (output, panel), (panel,).
+        y, w: Arrays for the labels (output, panel) and the weights (panel,).
     """
     ids, values, columns, weight = asked.ids, asked.values, asked.columns, asked.weight
     for v in range(y.shape[0]):
@@ -181,7 +182,7 @@ def labels_of_panel(
 
 @compile_unit(fastmath=SUMS)
 def cross_entropy(z: X2, y: X2, used: int, top: X1, total: X1, mass: X1) -> float:
-    """Return the weighted loss of logits z; z <- dz = softmax(z) sum_v y_v - y."""
+    """Return the weighted loss of logits z, and replace z by the gradient softmax(z) sum_v y_v - y."""
     wide()
     one = z.dtype.type(1)
     loss = 0.0

@@ -1,6 +1,6 @@
-"""Folding of norms into the maps after them, unfolding of gradients, and AdamW, on flat vectors.
+"""Folding of norms into the linear maps after them, unfolding of gradients, and AdamW, on flat parameter vectors.
 
-With y = gain hat + shift, map y + bias = folded hat + moved:
+A norm's output y = gain hat + shift enters a linear map, and map y + bias = folded hat + moved:
 
     folded[o, i] = map[o, i] gain[i]         moved[o] = bias[o] + sum_i map[o, i] shift[i]
 

@@ -1,4 +1,4 @@
-"""Exponential, GELU and hyperbolic tangent for compiled loops: polynomials in float32, the C library in float64."""
+"""Exponential, GELU and tanh for compiled loops, by polynomials in float32 and the C library in float64."""
 
 import math
 from typing import Any
@@ -62,12 +62,12 @@ def _number(typing, x):  # type: ignore[no-untyped-def]
 
 
 def exponential(x: Any) -> Any:
-    """exp(x); float32 clamps x to [-87.3, 88]."""
+    """Return exp(x); in float32, x is first clamped to [-87.3, 88]."""
     return math.exp(x)
 
 
 def gelu(x: Any) -> tuple[Any, Any]:
-    """x Φ(x) and its derivative Φ(x) + x φ(x)."""
+    """Return x Φ(x) and its derivative Φ(x) + x φ(x), with the standard normal distribution Φ and density φ."""
     below = 0.5 * math.erfc(-x / math.sqrt(2))
     return x * below, below + x * math.exp(-0.5 * x * x) / math.sqrt(2 * math.pi)
 

@@ -1,4 +1,4 @@
-"""Work arrays of the compiled engine, with checks of sizes, which compiled loops do not make."""
+"""Work arrays of the compiled engine; their sizes are checked here because compiled loops do not check bounds."""
 
 import math
 from collections.abc import Sequence
@@ -28,7 +28,7 @@ _ALIGNED = 64  # bytes: a cache line
 
 @dataclass(frozen=True)
 class ChunkPlan:
-    """Division of a batch into `chunks` (first sample, number of samples) with `lanes` columns each."""
+    """Division of a batch into `chunks` (first sample, number of samples), with `lanes` columns per position."""
 
     steps: int
     lanes: int
@@ -36,7 +36,7 @@ class ChunkPlan:
 
 
 def plan(sizes: Sizes, steps: int, batch: int, threads: int, itemsize: int) -> ChunkPlan:
-    """Plan cache-sized chunks of at most `MOST` samples, at least one per thread."""
+    """Divide a batch into at least one chunk per thread, each of at most `MOST` samples that fit in the cache."""
     if steps < 1 or batch < 1:
         raise InputError(f"batch: needs at least one sample and one position, got {batch} samples of {steps} positions")
     fits = CACHE // (steps * sizes.numbers_of_column * itemsize) if sizes.heads else MOST  # a recursion streams
@@ -50,7 +50,7 @@ def plan(sizes: Sizes, steps: int, batch: int, threads: int, itemsize: int) -> C
 
 
 def pieces(sizes: Sizes, batch: int) -> list[slice]:
-    """Split a batch into whole SIMD registers and a rest, if the split leaves fewer lanes idle."""
+    """Split a batch into full SIMD registers and a remainder, if the split leaves fewer lanes idle."""
     rest = batch % LANES
     if batch < LANES or not rest or _lanes(rest, sizes.heads) == LANES:
         return [slice(0, batch)]
@@ -100,7 +100,7 @@ def decoder_shapes(sizes: Sizes, steps: int, *, across: bool) -> Maps:
 
 
 def recurrent_shapes(sizes: Sizes, steps: int, *, across: bool) -> CellMaps:
-    """Return the map shapes of a recurrent network, with or without transposes."""
+    """Return the shapes of a recurrent network's linear maps, with their transposes if `across` is true."""
     s = sizes
     also = s.layers if across else 0
     return CellMaps(
@@ -132,7 +132,7 @@ def numbers_of(shapes: Maps | CellMaps) -> int:
 
 
 def halves_of(sizes: Sizes, dtype: np.dtype, poison: bool = False, *, rounded: bool) -> Bfloat16Maps:
-    """Allocate the packed bfloat16 maps of a decoder; without rounding they have no layers."""
+    """Allocate the packed bfloat16 maps of a decoder; they have no layers if `rounded` is false."""
     layers, width, hidden = sizes.layers if rounded else 0, sizes.width, sizes.hidden
     maps = [(layers, *m) for m in ((3 * width, width), (width, width), (hidden, width), (width, hidden))]
     return Bfloat16Maps(*_pairs(maps, dtype, poison))

@@ -2,7 +2,7 @@
 
     h_t = f(in x_t + bias + recur h_{t-1}),  z_t = head h_t      f: ReLU or tanh; x_t: input, or h_t of the layer below
 
-A panel is one position; hidden states are (layer, 1 + step, width, sample).
+A panel (see `chunks`) is one position. Hidden states have shape (layer, 1 + step, width, sample).
 """
 
 from typing import NamedTuple
@@ -22,7 +22,7 @@ class RNNStepShape(NamedTuple):
 
 
 class CellMaps(NamedTuple):
-    """Linear maps of a recurrent network by layer.
+    """Linear maps of all layers of a recurrent network.
 
     Shapes: recur (layer, width, width), feed (layer - 1, width, width), bias (layer - 1, width), initial states (layer,
     width), table (token or input, width), place (step, width), head.

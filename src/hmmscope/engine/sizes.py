@@ -10,10 +10,10 @@ class Sizes:
     """Sizes of a model.
 
     Attributes:
-        inputs: Tokens, or coordinates of a vector.
-        outputs: Outputs of the head.
-        layers, width: Layers, and width of stream or states.
-        heads, hidden: Decoder only; `hidden` is 0 without an MLP, `heads` 0 for a recurrent network.
+        inputs: Number of tokens, or of coordinates of an input vector.
+        outputs: Number of outputs of the head.
+        layers, width: Number of layers, and width of the residual stream or hidden state.
+        heads, hidden: Number of attention heads (0 for a recurrent network), and width of the MLP (0 without one).
     """
 
     inputs: int
@@ -35,7 +35,7 @@ class Sizes:
 
     @property
     def numbers_of_column(self) -> int:
-        """Activations per position that a decoder's backward pass needs."""
+        """Number of activations per position that a decoder's backward pass needs."""
         return self.layers * (6 * self.width + 2 * self.hidden)
 
 

@@ -109,7 +109,7 @@ def lane_product(
     rows: int, cols: int, inner: int, A: Row, a: int, a_row: int, a_k: int,
     B: Row, b: int, b_col: int, b_k: int, C: Row, c: int, c_row: int, c_col: int, add: bool, zeros: X1,
 ) -> None:  # fmt: skip
-    """C[i, j] = (C[i, j] if add) + sum A[i, k] B[k, j], where every number is a vector of `LANES`."""
+    """Compute C[i, j] = (C[i, j] if add) + sum_k A[i, k] B[k, j], where every entry is a vector of `LANES` numbers."""
     if inner < 1:
         return
     for row in range(0, rows, 4):
@@ -135,7 +135,7 @@ def lane_product(
 
 @compile_unit()
 def transpose(rows: int, cols: int, source: Row, begin: int, stride: int, result: Row, place: int, across: int) -> None:
-    """result[j, i] = source[i, j]; both sizes are multiples of `LANES`."""
+    """Write result[j, i] = source[i, j]; both sizes must be multiples of `LANES`."""
     for i in range(0, rows, LANES):
         for j in range(0, cols, LANES):
             _transpose(source, begin + i * stride + j, stride, result, place + j * across + i, across)

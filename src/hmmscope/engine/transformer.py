@@ -27,7 +27,7 @@ from hmmscope.kernels.products import FLAGS, wide
 
 
 class Shape(NamedTuple):
-    """Sizes and constants shared by the chunks of a step; `hidden` is 0 without an MLP."""
+    """Sizes and constants of a step, equal for all chunks; `hidden` is 0 without an MLP."""
 
     heads: int
     hidden: int
@@ -38,9 +38,10 @@ class Shape(NamedTuple):
 
 
 class Maps(NamedTuple):
-    """Linear maps with folded norms, by layer: weights (layer, out, in) and biases (layer, out).
+    """Linear maps of all layers with folded norms: weights (layer, out, in) and biases (layer, out).
 
-    Fields in `across` are transposes (layer, in, out); `place` is (step, width), `table` (token or input, width).
+    Fields ending in `across` are transposes (layer, in, out); `place` is (step, width), `table` (token or input,
+    width).
     """
 
     qkv: X3
@@ -62,7 +63,7 @@ class Maps(NamedTuple):
 
 
 class Work(NamedTuple):
-    """Work arrays of a chunk, stored by layer if the backward pass needs them."""
+    """Work arrays of a chunk; arrays that the backward pass needs have a layer axis."""
 
     x: X3
     hat: X4
@@ -205,12 +206,13 @@ def decoder_maps(theta: X1, blocks: I2, ends: I1, fixed: X2, features: X2, maps:
     """Write `maps` from the parameters.
 
     Args:
-        theta: All parameters.
-        blocks: Offsets by layer of gain, shift, qkv, bias, out, bias, gain, shift, hidden, bias, back, bias.
-        ends: Offsets of positions, embedding, its bias, features, gain, shift, head, its bias; and the number of
-            positions.
-        fixed: Fixed addition at each position (step, width).
-        features: Features of each position (step, 3).
+        theta: All parameters in one flat vector.
+        blocks: For each layer the offsets in `theta` of gain, shift, qkv, bias, out, bias, gain, shift, hidden, bias,
+            back, bias.
+        ends: Offsets in `theta` of position table, embedding, embedding bias, features, gain, shift, head and head
+            bias; and the number of positions.
+        fixed: Position embedding without parameters, such as sinusoids (step, width).
+        features: Input features of each position (step, 3).
     """
     for layer in range(blocks.shape[0]):
         b = blocks[layer]

@@ -1,10 +1,10 @@
 """Integer alias tables: exact draws from weights k/2^32 with one 32-bit word.
 
-K weights that sum to 2^32 fill C = 2^c >= K columns of 2^(32-c) units: a column has its own outcome below a threshold,
-and another outcome (alias) above. A word w selects column = w >> (32-c); the outcome is `column` if w mod 2^(32-c) <
-threshold, else `alias`.
+K weights that sum to 2^32 fill C = 2^c >= K columns of 2^(32-c) units each. Column i yields outcome i below its
+threshold, and another outcome (its alias) above. A word w selects column = w >> (32-c); the outcome is `column` if w
+mod 2^(32-c) < threshold, else `alias`.
 
-An entry is the uint32 (threshold << c) | alias.
+An entry of the table is the uint32 (threshold << c) | alias.
 
 Source: A. J. Walker (1977), built in O(K) after M. D. Vose (1991), in integers.
 """

@@ -1,6 +1,6 @@
 """Functions that are compiled once per number type and called by their address.
 
-Annotations give the argument types; their aliases are defined in this module.
+The annotations of a function are its argument types; this module defines aliases such as `X2`.
 """
 
 import ctypes
@@ -137,7 +137,7 @@ class _Phase(_Compiled):
 
 
 def compile_unit(**options: Any) -> Callable[[Callable[..., Any]], Any]:
-    """Return a decorator that compiles a function for calls from compiled code; `options` go to ``numba.njit``."""
+    """Return a decorator that compiles a function for calls from compiled code; ``numba.njit`` gets `options`."""
 
     def make(function: Callable[..., Any]) -> Any:
         compiled = _Phase(function, options)
@@ -196,7 +196,7 @@ def _called(compiled: _Phase, *, late: bool) -> Any:
 
 
 class CompiledFunction(_Compiled):
-    """A compiled function that Python calls; see `entry`."""
+    """A compiled function that can be called from Python; see `entry`."""
 
     def __init__(self, function: Callable[..., Any], options: dict[str, Any]) -> None:
         super().__init__(function, options)

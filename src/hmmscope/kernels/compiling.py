@@ -22,7 +22,7 @@ _at_work: list[Path] = []
 
 @contextmanager
 def alone(function: Any) -> Iterator[None]:
-    """Hold a lock on the source file of `function`, so that only one process compiles and others read the cache."""
+    """Hold a lock on the source file of `function`, so that one process compiles and all others read its cache."""
     file = Path(function.__wrapped__.__code__.co_filename)
     with global_compiler_lock:
         if file in _at_work:  # compiled because another function calls it
@@ -73,7 +73,7 @@ _warned: list[bool] = []
 
 
 def kernel(**options: Any) -> Callable[[Callable[..., Any]], Any]:
-    """Return a decorator like `numba.njit`, without Python objects and cached on disk; `options` go to numba."""
+    """Return a decorator like `numba.njit` with caching on disk and without Python objects; numba gets `options`."""
 
     def make(function: Callable[..., Any]) -> Any:
         made = numba.njit(nogil=True, **options)(function)

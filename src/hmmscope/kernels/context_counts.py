@@ -12,16 +12,16 @@ from hmmscope.kernels.compiling import kernel
 def context_counts(
     observations: NDArray[np.int64], reach: NDArray[np.int64], num_symbols: int, max_order: int
 ) -> NDArray[np.float64]:
-    """Count how often each symbol followed each observation's context earlier in the sample.
+    """Count how often each symbol followed the context of each observation earlier in the sample.
 
     Args:
-        observations: (batch, time); negative values are missing and end contexts.
-        reach: Number of earlier symbols that the context may use (time,).
-        num_symbols: V.
+        observations: Symbols (batch, time). A negative value is missing, and no context extends across it.
+        reach: Number of earlier symbols that the context at each time may use (time,).
+        num_symbols: Number of symbols V.
         max_order: Longest context.
 
     Returns:
-        Counts (batch, time, order 0..max_order, symbol); zero beyond the reach.
+        Counts (batch, time, order 0..max_order, symbol); orders above the reach have zero counts.
     """
     out = np.zeros((*observations.shape, max_order + 1, num_symbols), np.float64)
     _count(observations, reach, max_order, out)
@@ -59,7 +59,7 @@ def ngram_laws(counts: NDArray[np.float64], strengths: Sequence[float]) -> NDArr
 
 @kernel()
 def backed_off_loss(seen, total, strengths, num_symbols):  # type: ignore[no-untyped-def]
-    """Compute the mean n-gram loss in nats, from counts (example, order)."""
+    """Compute the mean n-gram loss in nats from counts of the observed symbol and of all symbols (example, order)."""
     loss = 0.0
     for i in range(seen.shape[0]):
         p = 1.0 / num_symbols
@@ -81,13 +81,14 @@ def context_tree_laws(
 ) -> NDArray[np.float64]:
     """Predict each observation from its past by a Bayesian mixture over all context trees.
 
-        P_s(v) = w_s (n_s(v) + a) / (n_s + a V) + (1 - w_s) P_{s'}(v)
+        P_s(v) = w_s (n_s(v) + a) / (n_s + a V) + (1 - w_s) P_{s'}(v)        a = pseudo_count
 
-    s' is s with one earlier symbol in front; w_s is the posterior probability that s is a leaf. A tree with i inner
-    nodes, and l leaves above the full depth, has the prior weight^l (1 - weight)^i.
+    n_s(v) counts how often symbol v followed context s. s' is s with one earlier symbol in front; w_s is the posterior
+    probability that s is a leaf. A tree with i inner nodes, and l leaves above the full depth, has the prior
+    probability weight^l (1 - weight)^i.
 
     Returns:
-        (batch, time, symbol), or (batch, time, 1) with `of_seen`.
+        Probabilities of all symbols (batch, time, symbol), or with `of_seen` of the observed symbol (batch, time, 1).
 
     Source: Willems, Shtarkov, Tjalkens (1995).
     """

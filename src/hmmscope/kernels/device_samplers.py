@@ -32,7 +32,7 @@ def _multiply(a: Tensor, b: int) -> tuple[Tensor, Tensor]:
 def philox_torch(
     block: int, kind: int, samples: Int64[Tensor, " batch"], key: tuple[int, int]
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return the four words (batch,), as int64, of counter (block, kind, sample mod 2^32, sample div 2^32)."""
+    """Return the four random words (batch,) of counter (block, kind, sample mod 2^32, sample div 2^32), as int64."""
     c0, c1 = torch.full_like(samples, block), torch.full_like(samples, kind)
     c2, c3 = samples & _LOW, samples >> 32
     k0, k1 = key
@@ -149,7 +149,7 @@ def device_sampler(
 
 @functools.cache
 def fused_works(device: torch.device) -> bool:
-    """Return whether the Triton sampler runs; warn if it fails, and raise an error if its bits are wrong."""
+    """Return whether the Triton sampler runs; warn if it fails, and raise an error if its samples are wrong."""
     from hmmscope.kernels import gpu
 
     if not gpu.installed():
@@ -164,5 +164,5 @@ def fused_works(device: torch.device) -> bool:
         return False
     words = [philox_reference((0, KIND_PATH, sample, 1), (1, 2)) for sample in range(2)]
     if found != [[word[1] >> 31, word[3] >> 31] for word in words]:
-        raise RuntimeError(f"the fused sampler gives wrong bits on {device}: {found}")
+        raise RuntimeError(f"the fused sampler draws wrong samples on {device}: {found}")
     return True

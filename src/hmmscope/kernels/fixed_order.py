@@ -9,7 +9,7 @@ from hmmscope.kernels.compiling import kernel
 
 
 def product(left: NDArray[np.float64], right: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Compute left @ right, (rows, K) by (K, columns), adding the K terms in order.
+    """Compute left @ right, for shapes (rows, K) and (K, columns), adding the K terms in order.
 
     Cost: O(rows * K * columns).
     """
@@ -36,7 +36,7 @@ def _multiply(left, right, found):  # type: ignore[no-untyped-def]
 
 @kernel()
 def orthonormalise(columns):  # type: ignore[no-untyped-def]
-    """Apply Gram-Schmidt twice, in place, to the columns of each matrix (count, S, S)."""
+    """Apply Gram-Schmidt twice, in place, to the columns of each of `count` matrices (count, S, S)."""
     size = columns.shape[1]
     for matrix in range(columns.shape[0]):
         for j in range(size):

@@ -1,6 +1,6 @@
 """The fused GPU sampler (Triton), bit-identical to `reference`.
 
-A register packs 8, 4 or 2 steps of a sample into 64 bits. With TRITON_INTERPRET=1 the sampler runs on the CPU.
+Each 64-bit register holds 8, 4 or 2 steps of a sample. With TRITON_INTERPRET=1 the sampler runs on the CPU.
 """
 
 import functools
@@ -29,11 +29,12 @@ class TritonSampler:
     """A path sampler of one process on one device.
 
     Args:
-        tables: `Process.alias_tables`: component, initial, and transition and emission (or edges).
-        num_states: S.
-        num_symbols: V.
+        tables: Result of `Process.alias_tables`: tables of component, initial state, and transition and emission (or
+            edges).
+        num_states: Number of states S.
+        num_symbols: Number of symbols V.
         device: Device of the tables.
-        block: Samples per program, a power of two; default by sample count.
+        block: Samples per GPU program, a power of two (default: chosen from the number of samples).
     """
 
     def __init__(
@@ -76,7 +77,7 @@ class TritonSampler:
     ) -> tuple[Int64[Tensor, "two word batch"], Tensor]:
         """Return packed observations and states, and components (int32).
 
-        With n = 8 / bytes of `dtype`, word g holds the n steps from step g n on, the first step in the lowest bits.
+        With n = 8 / (bytes of `dtype`), word g holds steps g n .. g n + n - 1, the first step in the lowest bits.
         """
         steps = 8 // self.dtype.itemsize
         words = self._start_words(starts, steps)

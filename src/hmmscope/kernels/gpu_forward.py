@@ -1,8 +1,8 @@
 """The forward recursion of many components in one Triton kernel.
 
-Tensor cores reach float32 accuracy because factors are split into an 11-bit head and a rest:
+Tensor cores reach float32 accuracy because each factor is split into its leading 11 bits (head) and the rest:
 
-    x @ y = head(x) @ head(y) + rest(x) @ head(y) + head(x) @ rest(y) + at most 2^-22 of the product
+    x @ y = head(x) @ head(y) + rest(x) @ head(y) + head(x) @ rest(y) + an error of at most 2^-22 of the product
 """
 
 import functools
@@ -30,13 +30,13 @@ def forward_norms(
     *,
     predictions: bool,
 ) -> tuple[Float[Tensor, "time component batch"], Bool[Tensor, "component batch"], Tensor]:
-    """Compute P(o_t | past), a mask of underflow risk and, if requested, predictions (time, component, batch, symbol).
+    """Return P(o_t | past), a mask of underflow risk and, if requested, predictions (time, component, batch, symbol).
 
     Args:
         rows: Initial (component, state), transition and emission probabilities, float32.
         observations_BT: Shared by all components.
         starts_T: True where a sequence starts.
-        floor: Least P(o_t | past) of unmarked sequences.
+        floor: Sequences with a smaller P(o_t | past) are marked as an underflow risk.
         predictions: Whether to return predictions.
     """
     initial_MS, transition_MSS, emission_MSV = rows
@@ -77,7 +77,7 @@ def forward_norms(
 
 
 def split(values: Float[Tensor, "..."]) -> tuple[Tensor, Tensor]:
-    """Split float32 into an 11-bit head and the exact remainder."""
+    """Split float32 numbers into their leading 11 bits and the exact remainder."""
     head = (values.contiguous().view(torch.int32) & -0x2000).view(torch.float32)
     return head, values - head
 

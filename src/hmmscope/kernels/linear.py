@@ -1,4 +1,4 @@
-"""Paths of linear systems and matrix processes with given noise, independent of the batch."""
+"""Paths of linear systems and matrix processes from given noise; a path does not depend on the rest of the batch."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +18,7 @@ def linear_paths(
 
     state_t = transition @ state_{t-1} + state_noise_t;  observation_t = output @ state_t + output_noise_t
 
-    `initial` (n,) is the previous state where `starts[t]`.
+    The previous state is `initial` (n,) where `starts[t]` is true.
     """
     observations = np.empty_like(output_noise)
     states = np.empty_like(state_noise)
@@ -50,10 +50,10 @@ def generalised_paths(
     starts: NDArray[np.bool_],
     rounding: float,
 ) -> NDArray[np.int64]:
-    """Draw symbols (B, T) with vector_t ∝ vector_{t-1} @ labelled[o_t]; the sum before scaling is P(o_t | past).
+    """Draw symbols (B, T) where vector_t ∝ vector_{t-1} @ labelled[o_t] and P(o_t | past) is the sum before scaling.
 
-    Uniform numbers `drawn` in (0, 1) select symbols by cumulative probability; probabilities up to `rounding` are set
-    to zero.
+    The uniform numbers `drawn` in (0, 1) select symbols by cumulative probability; probabilities of at most `rounding`
+    become zero.
     """
     symbols = np.empty(drawn.shape, np.int64)
     _generalised(initial, np.ascontiguousarray(labelled), drawn, starts, rounding, symbols)

@@ -1,6 +1,6 @@
 """Filter, smoother and Viterbi path in log space, for one sequence.
 
-Inputs are logarithms: logs (T, S), initial (S,), moves (S, S).
+Inputs are logarithms: likelihoods logs (T, S), initial distribution (S,), transition matrix moves (S, S).
 """
 
 import numpy as np
@@ -15,7 +15,7 @@ _LEAST = 1e-200
 def forward(initial, moves, logs, alphas, terms, shifts):  # type: ignore[no-untyped-def]
     """Write alphas[t, j] = log P(state t = j | o_0..o_t), and terms, shifts: terms[t] + shifts[t] = log P(o_t | past).
 
-    A shift is the largest log-likelihood of a reachable state.
+    shifts[t] is the largest log-likelihood among the reachable states.
     """
     size = len(initial)
     steps, law, reached = np.exp(moves), np.zeros(size), np.empty(size)
@@ -63,7 +63,7 @@ def forward(initial, moves, logs, alphas, terms, shifts):  # type: ignore[no-unt
 
 @kernel()
 def backward(moves, logs, alphas, terms, shifts, smoothed, pairs):  # type: ignore[no-untyped-def]
-    """Write smoothed[t, i] = P(state t = i | all); add sum_t P(state t = i, state t + 1 = j | all) to pairs[i, j]."""
+    """Write smoothed[t, i] = P(state t = i | o); add sum_t P(state t = i, state t + 1 = j | o) to pairs[i, j]."""
     size, last = alphas.shape[1], len(logs) - 1
     steps, beta, after, following = np.exp(moves), np.zeros(size), np.empty(size), np.empty(size)
     turned, law, totals, joint = steps.T.copy(), np.empty(size), np.empty(size), np.empty((size, size))
@@ -117,7 +117,7 @@ def backward(moves, logs, alphas, terms, shifts, smoothed, pairs):  # type: igno
 
 @kernel()
 def likeliest(initial, moves, logs, pointers, states):  # type: ignore[no-untyped-def]
-    """Find the Viterbi path (lowest state among equals) and its log-probability; states are -1 if impossible."""
+    """Write the Viterbi path (the lowest of equally probable states, -1 if impossible); return its log-probability."""
     size = len(initial)
     best, following = np.empty(size), np.empty(size)
     for j in range(size):

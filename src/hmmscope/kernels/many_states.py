@@ -1,10 +1,12 @@
 """Filter and smoother for many states, by tiled matrix products.
 
-A block's sequences are sorted, longest first, so that sequences that have not ended are the first rows of a product:
+The sequences of a block are sorted from longest to shortest, so that those that have not ended are the first rows of
+each matrix product:
 
     following = law @ step        law = following * emission[o_t] / norm
 
-Right operands are `packed`; work rows have `width_of` numbers. Sums do not depend on the block or the thread.
+Matrices on the right of a product are `packed`; rows of work arrays have `width_of` numbers. Results do not depend on
+blocks or threads.
 """
 
 import math
@@ -27,7 +29,7 @@ _I64 = ir.IntType(64)
 
 
 def width_of(size: int, dtype: np.dtype) -> int:
-    """Return the row width of a work array: whole registers, plus one against cache conflicts."""
+    """Return the row width of a work array: a whole number of registers, plus one register against cache conflicts."""
     lanes = LANES * 4 // dtype.itemsize
     return (-(-size // lanes) + 1) * lanes
 
@@ -108,9 +110,9 @@ def forward(
     beliefs: X2, norms: D1, ahead: X2, totals: D1, doubtful: I1,
     law: X2, following: X2, mixed: X2, zeros: X1, ones: X1, scales: X1, chance: D1, logs: D1,
 ) -> None:  # fmt: skip
-    """Filter a block; arrays are those of `simd_over_sequences`, plus work arrays with a row per sequence.
+    """Filter a block with the arrays of `simd_over_sequences` and work arrays that have a row per sequence.
 
-    A sum below `floor`, or a positive entry below `smallest`, marks underflow risk.
+    A norm below `floor`, or a positive belief below `smallest`, marks its sequence as an underflow risk.
     """
     wide()
     size, num_symbols, rows, width = panels.shape[1], len(opening), len(lengths), law.shape[1]
@@ -176,7 +178,7 @@ def backward(
 ) -> None:  # fmt: skip
     """Compute smoothed states and expected counts of a block; see `simd_over_sequences`.
 
-    `panels` hold the transposed transitions; pair_counts (S, width) have padded rows.
+    `panels` hold the transposed transition matrix; the rows of pair_counts (S, width) are padded.
     """
     wide()
     size, rows, carried = beliefs.shape[1], 0, 0

@@ -1,8 +1,8 @@
-"""The compiled filter of a mixture of small HMMs; `simd_over_sequences` with a leading component axis.
+"""The compiled filter of a mixture of small HMMs; its tables are those of `simd_over_sequences` with a component axis.
 
     P(m | o_0..o_t) ∝ P(m) P_m(o_0..o_t)
 
-A component's weight is mantissa * 2^(256 power), mantissa in [2^-256, 2], so it never underflows.
+A component's weight is stored as mantissa * 2^(256 power) with the mantissa in [2^-256, 2], so it never underflows.
 """
 
 import math
@@ -81,7 +81,7 @@ def _share_out(typing, law, inverse, share, moved):  # type: ignore[no-untyped-d
 
 @inlined
 def _move(width, law, step, emission, symbols, target, likely, norm, scale, zeros):  # type: ignore[no-untyped-def]
-    """Apply `simd_over_sequences.arrive` by tiles, for emitting states without sequence starts.
+    """Compute `simd_over_sequences.arrive` in tiles, for states that emit and steps without sequence starts.
 
     `symbols` (V, lane) are one-hot. The result sums to `norm`; multiply it by `scale`.
     """
@@ -175,8 +175,8 @@ def mixed(  # type: ignore[no-untyped-def]
 ):  # fmt: skip
     """Compute component posteriors (N, M), next-symbol predictions (N, V) and log P(o_t | past) (N,).
 
-    opening (M, V) predicts a first symbol, prediction (M, S, V) the next given the state. doubtful (n,) marks underflow
-    risk.
+    opening (M, V) predicts the first symbol, prediction (M, S, V) the next symbol given the state. doubtful (n,) marks
+    sequences with underflow risk.
     """
     components, num_symbols = opening.shape
     size = step.shape[3]
@@ -246,7 +246,7 @@ def mixed(  # type: ignore[no-untyped-def]
 
 @kernel()
 def accumulate(log_weight, predicted, largest, total, mixed):  # type: ignore[no-untyped-def]
-    """Add a component to running mixtures; `total` and `mixed` are divided by exp(largest).
+    """Add a component to mixtures in place; `total` and `mixed` are stored divided by exp(largest).
 
     Shapes: log_weight, largest, total (N,); predicted, mixed (N, V).
     """

@@ -1,9 +1,9 @@
 """Matrix products in register tiles, of float32 and float64.
 
-    C[i, j] = (C[i, j]) + (bias[i]) + sum_k A[i, k] B[k, j]        one fused multiply-add per term
+    C[i, j] = (C[i, j] if add) + bias[i] + sum_k A[i, k] B[k, j]        with one fused multiply-add per term
 
-A and C have strides; columns of B and C are contiguous. Bits do not depend on tiles or vector width. There are no
-bounds checks.
+A and C have strides; rows of B and C are contiguous. The rounding does not depend on tiles or vector width. There are
+no bounds checks.
 """
 
 from collections.abc import Callable
@@ -23,7 +23,7 @@ SUMS = {"reassoc", "contract", "nsz"}
 
 
 def has(feature: str) -> bool:
-    """Return whether compiled code may use a processor feature (LLVM name)."""
+    """Return whether compiled code may use the processor feature with this LLVM name."""
     return f"+{feature}" in cpu_target.target_context.codegen().magic_tuple()[2]
 
 
@@ -35,7 +35,7 @@ _I64, _I32 = ir.IntType(64), ir.IntType(32)
 
 
 class TileSum(NamedTuple):
-    """Operands of a tile: arrays, offsets, strides and biases for `outer` blocks of `inner` terms."""
+    """Operands of one tile of a product: arrays, offsets, strides and biases for `outer` blocks of `inner` terms."""
 
     outer: Any
     inner: Any
@@ -57,7 +57,7 @@ class TileSum(NamedTuple):
 
 
 class Emitter:
-    """Emits instructions on vectors of `lanes` numbers."""
+    """Emitter of instructions on vectors of `lanes` numbers."""
 
     def __init__(self, context: Any, builder: Any, dtype: Any, lanes: int = LANES) -> None:
         self.context, self.builder, self.lanes = context, builder, lanes
@@ -91,7 +91,7 @@ class Emitter:
         return self.shuffle(first, nothing, [0] * self.lanes)
 
     def across(self, vector: Any, join: Callable[[Any, Any], Any]) -> Any:
-        """Reduce all lanes to one, joining halves of the vector repeatedly."""
+        """Reduce all lanes to one number by joining the two halves of the vector repeatedly."""
         half = self.lanes
         while half > 1:
             half //= 2
@@ -108,7 +108,7 @@ class Emitter:
 
 
 def write_tile(e: Emitter, rows: int, vectors: int, spread: bool, sums: TileSum, add: Any, bias: Any) -> None:
-    """Emit the code of a tile, which reads A as single numbers (`spread`) or as vectors."""
+    """Emit the code of a tile, which reads A as single numbers if `spread` is true, else as vectors."""
     builder, s = e.builder, sums
     cells = [(row, col) for row in range(rows) for col in range(vectors)]
     places = [e.at(e.at(s.c, s.c_row, row), s.c_col, col) for row, col in cells]
@@ -163,7 +163,7 @@ def write_tile(e: Emitter, rows: int, vectors: int, spread: bool, sums: TileSum,
 
 
 def stripe_of(vectors: int, emitter: type[Emitter] = Emitter) -> Any:
-    """Build a product for `vectors` vectors of columns, in tiles of 6, 4, 2 and 1 rows."""
+    """Build the product of a stripe of columns, `vectors` SIMD vectors wide, in tiles of 6, 4, 2 and 1 rows."""
 
     @intrinsic
     def stripe(  # type: ignore[no-untyped-def]
@@ -199,7 +199,7 @@ def stripe_of(vectors: int, emitter: type[Emitter] = Emitter) -> Any:
 
 @intrinsic
 def wide(typing):  # type: ignore[no-untyped-def]
-    """Let the calling function's loops use full-width registers."""
+    """Let LLVM use registers of full width in the loops of the calling function."""
 
     def emit(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
         set.add(builder.function.attributes, '"prefer-vector-width"="512"')  # unknown to llvmlite, known to LLVM
@@ -237,7 +237,7 @@ def product(
 ) -> None:  # fmt: skip
     """Compute C[i, j] = (C[i, j] if add) + bias[first + i] + sum A[i, k] B[k, j]; `cols` must fill whole registers.
 
-    `a`, `b` and `c` are offsets; `a_row`, `b_k` and so on are strides.
+    `a`, `b` and `c` are offsets; `a_row`, `b_k` and similar names are strides.
     """
     if outer < 1 or inner < 1:
         return

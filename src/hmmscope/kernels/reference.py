@@ -22,10 +22,10 @@ def sample_paths_reference(
     transition: NDArray[np.uint32],
     emission: NDArray[np.uint32],
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Draw observations (B, T) and states (B, T) of sample indices (B,).
+    """Draw observations (B, T) and states (B, T) of the samples with indices `samples` (B,).
 
-    The state comes from the initial table where `starts[t]` (T,), else from the previous state's transition row. Block
-    t // 2 of the path stream has the words (state, symbol) of time t for even t, then of time t + 1.
+    The state comes from the initial table where `starts[t]` is true, else from the previous state's transition row.
+    Random block t // 2 of a path has four words: (state, symbol) of time t for even t, then of time t + 1.
 
     Tables: initial (M, C), transition (M, S, C), emission (M, S, C').
     """

@@ -1,4 +1,4 @@
-"""Loops over states for `hmmscope.kernels.vectors`."""
+"""Code generators of loops over states for `hmmscope.kernels.vectors`."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -65,7 +65,7 @@ def blocks(builder: Any, size: int, count: Any) -> Iterator[tuple[Any, Any]]:
 
 
 def _places(builder: Any, chains: int, size: int, count: Any) -> list[Any]:
-    """Return the state in each place of `chains` partial sums, of which fewer states fill fewer; `size` - 1 is none."""
+    """Return the state that each partial sum reads at each step; `size` - 1 means no state."""
     places = [number(i) for i in range(size)]
     for filled in range(chains - 1, 0, -1):
         few = builder.icmp_unsigned("<=", count, number(2 * filled))
@@ -170,7 +170,7 @@ def predicted(builder: Any, law: Any, count: Any, kind: Any, matrix: Any, stride
 
 
 def take(builder: Any, values: Any, count: Any, filling: Any, room_left: Any) -> Any:
-    """Read `count` numbers; the rest is `filling`. `room_left` is the number of values from the address on."""
+    """Read `count` numbers into a vector filled up with `filling`; `room_left` numbers are readable."""
     kind, size = filling.type, filling.type.count
     place = room(builder, kind)
     fits = builder.icmp_signed("<=", number(size), room_left)

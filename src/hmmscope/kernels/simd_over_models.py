@@ -1,6 +1,6 @@
-"""Expected counts under eight models of one shape, one per lane, on the same sequences.
+"""Expected counts of the same sequences under eight models of one shape, with one model per SIMD lane.
 
-Tables are flat (..., lane). Formulas are those of `hmmscope.kernels.simd_over_sequences`.
+Tables are flat, and their last axis is the lane. Formulas are those of `hmmscope.kernels.simd_over_sequences`.
 """
 
 import math
@@ -24,13 +24,13 @@ def forward(  # type: ignore[no-untyped-def]
     """Filter one sequence; add its log-likelihoods to `logs`.
 
     Args:
-        beside: `BESIDE`.
-        first: P(o_0 = v, state 0 = s) (V, S, lane).
-        step, emission: (S, S, lane), (V, S, lane).
-        symbols: (T,).
+        beside: The constant `BESIDE`, whose length is the number of lanes.
+        first: P(o_0 = v, state 0 = s), shape (V, S, lane).
+        step, emission: Transition (S, S, lane) and emission probabilities (V, S, lane).
+        symbols: Observed symbols (T,).
         law, following, product: Work arrays (S, lane), (S, lane), (lane,).
-        logs: (lane,).
-        doubtful: (lane,), set at an entry below 1e-100 or an impossible symbol.
+        logs: Log-likelihoods (lane,), to which the sequence is added.
+        doubtful: Mask (lane,), set by a belief below 1e-100 or an impossible symbol.
     """
     lanes = len(beside)
     size = len(law) // lanes
@@ -84,7 +84,7 @@ def backward(  # type: ignore[no-untyped-def]
     Args:
         beside, step, emission, symbols, beliefs, norms: As for `forward`.
         ahead, weight, sums: Work arrays (S, lane), (S, lane), (S, S, lane).
-        firsts, visits: Counts, (S, lane), (V, S, lane).
+        firsts, visits: Expected counts of first states (S, lane), and of symbols and states (V, S, lane).
         pairs: Sums of belief_t(i) weight_{t+1}(j), (S, S, lane).
     """
     lanes = len(beside)
@@ -128,11 +128,11 @@ def counts(  # type: ignore[no-untyped-def]
     """Compute expected counts and log-likelihoods of sequences in a flat array.
 
     Args:
-        offsets, lengths: Sequences (n,).
+        offsets, lengths: Offset and length of each sequence (n,).
         room: Work array (longest, S + 1, lane).
         small: Work array (S + 2, S, lane).
-        doubts: (lane,), one for underflow risk.
-        beside, first, step, emission, symbols, firsts, pairs, visits, logs: As above.
+        doubts: One for underflow risk, else zero (lane,).
+        beside, first, step, emission, symbols, firsts, pairs, visits, logs: As for `forward` and `backward`.
     """
     lanes = len(beside)
     size = len(firsts) // lanes

@@ -1,6 +1,7 @@
 """Compiled dynamic programs for few states, one sequence per SIMD lane.
 
-Vectors are (state, lane), with one lane per element of the tuple `width`. A process is three tables:
+Arrays of a group of sequences have axes (state, lane); the length of the tuple `width` is the number of lanes. A
+process is three tables:
 
     first (V, S)          P(o_0 = v, state 0 = s)
     step (1 or V, S, S)   the transition matrix, or one per symbol where transitions emit
@@ -9,8 +10,9 @@ Vectors are (state, lane), with one lane per element of the tuple `width`. A pro
     joint_t = first[o_t] where a sequence starts, else (belief_{t-1} @ step) * emission[o_t], or belief_{t-1} @
     step[o_t]
 
-Sequences are (offset, length) in a flat array; results for symbol n are in row n. An entry below `smallest`, checked
-every `every` steps, marks its sequence as an underflow risk. Otherwise a zero sum means probability zero.
+Sequences are given by offset and length in a flat array of N symbols; row n of a result belongs to symbol n. A belief
+below `smallest`, checked every `every` steps, marks its sequence as an underflow risk. In other sequences a norm of
+zero means that the symbol has probability zero.
 """
 
 import math
@@ -40,7 +42,7 @@ def move(width, law, matrix, target):  # type: ignore[no-untyped-def]
 
 @inlined
 def add_moved(width, law, matrix, target):  # type: ignore[no-untyped-def]
-    """Add sum_i law_i matrix_ij to target_j, four rows at a time."""
+    """Add sum_i law_i matrix_ij to target_j, with four rows i at a time."""
     size = law.shape[0]
     for j in range(matrix.shape[1]):
         sums, i = target[j], 0
@@ -59,7 +61,7 @@ def add_moved(width, law, matrix, target):  # type: ignore[no-untyped-def]
 
 @inlined
 def move_by_symbol(width, law, matrices, seen, target):  # type: ignore[no-untyped-def]
-    """Compute target_j = sum_i law_i matrices_vij, with each lane's symbol v."""
+    """Compute target_j = sum_i law_i matrices_vij, where v is each lane's symbol."""
     size = law.shape[0]
     flat = matrices.ravel()
     target[:] = 0.0
@@ -73,7 +75,7 @@ def move_by_symbol(width, law, matrices, seen, target):  # type: ignore[no-untyp
 
 @inlined
 def arrive(width, first, step, emission, seen, begins, alive, law, following, norm, scale):  # type: ignore[no-untyped-def]
-    """Advance beliefs by one symbol; `norm` is their sum before normalisation."""
+    """Advance beliefs by one symbol; write to `norm` their sum before normalisation, P(o_t | past)."""
     size = law.shape[0]
     for lane in range(len(width)):
         norm[lane] = 0.0
@@ -107,7 +109,7 @@ def arrive(width, first, step, emission, seen, begins, alive, law, following, no
 
 @inlined
 def doubt(width, law, smallest, found):  # type: ignore[no-untyped-def]
-    """Mark lanes with a positive entry below `smallest`."""
+    """Mark in `found` the lanes with a positive entry below `smallest`."""
     for i in range(law.shape[0]):
         row = law[i]
         for lane in range(len(width)):
@@ -134,7 +136,7 @@ def look(width, symbols, offset, length, t, size, seen):  # type: ignore[no-unty
 
 @inlined
 def group(width, offsets, lengths, begin, offset, length):  # type: ignore[no-untyped-def]
-    """Load the lanes' offsets and lengths, starting at sequence `begin`; return the least and largest length."""
+    """Load the lanes' offsets and lengths, from sequence `begin` on; return the least and the largest length."""
     shortest, longest = lengths[begin], lengths[begin]
     for lane in range(len(width)):
         row = min(begin + lane, len(offsets) - 1)
@@ -200,11 +202,12 @@ def forward(  # type: ignore[no-untyped-def]
     totals,
     doubtful,
 ):
-    """Filter sequences; opening (V,) and prediction (S, V) give the distributions of the first and next symbol.
+    """Filter sequences; opening (V,) and prediction (S, V) are the distributions of the first and the next symbol.
 
-    The function always writes doubtful (n,); it writes beliefs (N, S), P(o_t | past) (N,), next-symbol probabilities
-    (N, V) and log-likelihoods (n,) only if the array has rows. `ends` (n,) restricts beliefs and predictions to
-    sequence ends. `openers` replaces `symbols` at the first step.
+    The function always writes doubtful (n,), the mask of underflow risk. It writes beliefs (N, S), norms P(o_t | past)
+    (N,), next-symbol probabilities ahead (N, V) and log-likelihoods totals (n,) only if that array has rows. If `ends`
+    (n,) has rows, beliefs and predictions are written at sequence ends only. `openers` replaces `symbols` at the first
+    step.
     """
     size, many = first.shape[1], len(width)
     law, following = np.zeros((size, many), first.dtype), np.empty((size, many), first.dtype)
@@ -317,8 +320,9 @@ def backward(  # type: ignore[no-untyped-def]
         weight_t(j) = emission[o_t](j) * ahead_t(j) / norm_t      ahead_{t-1}(i) = sum_j step_ij weight_t(j), 1 at the end
         smoothed_t = belief_t * ahead_t                           pair_t(i, j) = belief_t(i) step_ij weight_{t+1}(j)
 
-    It writes smoothed (N, S) and weights (N, S), and adds first-state counts (S,), sums of belief_t(i) weight_{t+1}(j)
-    (S, S), and emission counts (V, S), each if that array has rows. `transposed` is step with its last axes exchanged.
+    The function writes smoothed (N, S) and weights (N, S), and adds first-state counts (S,), sums of belief_t(i)
+    weight_{t+1}(j) (S, S), and emission counts (V, S), each only if that array has rows. `transposed` is step with its
+    last two axes exchanged.
     """
     size, many = beliefs.shape[1], len(width)
     now, ahead, weight = np.zeros((size, many)), np.zeros((size, many)), np.zeros((size, many))

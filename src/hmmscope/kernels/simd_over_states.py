@@ -1,7 +1,7 @@
 """Compiled dynamic programs for up to 64 states, with the states of one sequence in SIMD registers.
 
 Beliefs are normalised every eight steps, so entries above 1e-100 stay normal floats. Formulas and tables are those of
-`simd_over_sequences`, flat and zero-padded (`vectors`).
+`simd_over_sequences`; the tables are flat and zero-padded (see `vectors`).
 """
 
 import math
@@ -75,7 +75,7 @@ def forward(  # type: ignore[no-untyped-def]
     totals,
     doubtful,
 ):
-    """Filter sequences as `simd_over_sequences.forward` does without `ends`, on flat arrays."""
+    """Filter sequences as `simd_over_sequences.forward` does without `ends`, but with flat tables."""
     size, columns = number_of(states), len(opening)
     padded = row_size(states)
     for row in range(len(offsets)):
@@ -139,11 +139,12 @@ def forward_given(  # type: ignore[no-untyped-def]
 ):
     """Filter observations with given log-likelihoods `rows` (N, S).
 
-    `laws` (3, S) are the initial distribution, its logarithms, and ones for fragile states. Entries below a positive
-    `smallest` become zero; a sequence stops where zeroing could change results by more than 1e-20.
+    The rows of `laws` (3, S) are the initial distribution, its logarithms, and a mask of states whose small beliefs
+    matter later. Beliefs below `smallest`, if it is positive, become zero; a sequence stops where this could change
+    results by more than 1e-20.
 
-    The function writes totals (n,), doubts (n,) and, if given, beliefs (N, S), norms (N,), predicted (N, S) and tops
-    (N,): log P(o_t | past) = log norm + top.
+    The function writes log-likelihoods totals (n,), the mask of underflow risk doubts (n,) and, if these arrays have
+    rows, beliefs (N, S), norms (N,), predicted states (N, S) and tops (N,), with log P(o_t | past) = log norm + top.
 
     Returns:
         False if a log-likelihood is NaN or +inf.
@@ -223,7 +224,7 @@ def backward(  # type: ignore[no-untyped-def]
     pair_counts,
     symbol_counts,
 ):
-    """Compute smoothed states and expected counts, as `simd_over_sequences.backward`, on flat arrays.
+    """Compute smoothed states and expected counts as `simd_over_sequences.backward` does, but with flat tables.
 
     A 2-D `emission` holds log-likelihoods, as in `forward_given`.
     """
@@ -288,7 +289,7 @@ def backward(  # type: ignore[no-untyped-def]
 def likeliest(  # type: ignore[no-untyped-def]
     states, first, step, emission, symbols, offsets, lengths, starts, highest_end, pointers, paths, logs
 ):
-    """Find Viterbi paths, as `viterbi.likeliest`, on flat arrays.
+    """Find Viterbi paths as `viterbi.likeliest` does, but with flat tables.
 
     A 2-D `emission` holds log-likelihoods (N, S); `first` then has one row.
     """
@@ -337,7 +338,7 @@ def _compiled(kernel: Any) -> set[str]:
 
 
 def states_of(kernel: Any, num_states: int, lengths: NDArray[np.int64]) -> Any:
-    """Return a kernel's first argument: vectors of 16 even for fewer states, until compiling others saves time."""
+    """Return a kernel's first argument: vectors of 16 for up to 16 states, unless compiling smaller ones saves time."""
     own = shared(num_states)
     kind = type(own)
     if num_states >= _COMMON or kind.__name__ in _compiled(kernel):

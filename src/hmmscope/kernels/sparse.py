@@ -1,9 +1,10 @@
 """Compiled dynamic programs over nonzero transitions, for many states with few successors.
 
-Formulas, tables and results are those of `hmmscope.kernels.simd_over_sequences`, with `step` as its positive entries:
+Formulas, tables and results are those of `hmmscope.kernels.simd_over_sequences`, but `step` is stored as a list of its
+positive entries:
 
     begins (K S + 1,)      entries of matrix k and state s are begins[k S + s] .. begins[k S + s + 1] - 1
-    others, weights (E,)   the successor or predecessor, in ascending order, and the value
+    others, weights (E,)   each entry's successor or predecessor, in ascending order, and its value
 """
 
 import math
@@ -48,9 +49,9 @@ def forward(  # type: ignore[no-untyped-def]
     totals,
     doubtful,
 ):
-    """Filter with the entries of each successor; without entries, with the rows of `step` (K, S, S).
+    """Filter sequences with the transition entries grouped by successor, or with `step` (K, S, S) if there are none.
 
-    A sequence stops at an underflow risk: an entry below `smallest`, checked every `every` steps.
+    A sequence stops at an underflow risk: a belief below `smallest`, checked every `every` steps.
     """
     size, emits = first.shape[1], len(emission) > 0
     law, now = np.zeros(size), np.zeros(size)
@@ -120,7 +121,7 @@ def backward(  # type: ignore[no-untyped-def]
     pair_counts,
     symbol_counts,
 ):
-    """Compute smoothed states and expected counts by entries of each predecessor."""
+    """Compute smoothed states and expected counts with the transition entries grouped by predecessor."""
     size, emits = beliefs.shape[1], len(emission) > 0
     ahead, factor, joint = np.empty(size), np.zeros(size), np.empty(size)
     sums, terms = np.zeros(len(weights) if len(pair_counts) else 0), 0
@@ -212,7 +213,7 @@ def likeliest(  # type: ignore[no-untyped-def]
     states,
     logs,
 ):
-    """Find Viterbi paths from logarithms, as `viterbi.likeliest`; without entries, use the rows of `step` (K, S, S)."""
+    """Find Viterbi paths from logarithms, as `viterbi.likeliest` does; use `step` (K, S, S) if there are no entries."""
     size, emits = first.shape[1], len(emission) > 0
     best, longer, here = np.zeros(size), np.zeros(size), np.zeros(size, np.int64)
     for row in range(len(offsets)):

@@ -1,7 +1,7 @@
 """Compiled Gibbs sampling of hidden paths given parameters, and of parameters given path counts.
 
-Observations select rows of a likelihood table (R, S). Sequences are (offset, length) in a flat array (N,). A step with
-a norm below 1e-100 is repeated in log space. `random` is a `numpy.random.Generator`.
+Observations select rows of a likelihood table (R, S). Sequences are given by offset and length in a flat array (N,). A
+sequence with a norm below 1e-100 is filtered again in log space. `random` is a `numpy.random.Generator`.
 """
 
 import math
@@ -149,7 +149,7 @@ def _dirichlet(prior, counts, random, law):  # type: ignore[no-untyped-def]
 
 @kernel()
 def draw_paths(initial, step, table, seen, offsets, lengths, random, beliefs, states, first, moves):  # type: ignore[no-untyped-def]
-    """Sample paths into `states` (N,); count starts (S,) and moves (S, S); return the log-likelihood."""
+    """Sample paths into `states` (N,); count first states (S,) and transitions (S, S); return the log-likelihood."""
     log = _draw(initial, step, table, seen, offsets, lengths, random, beliefs, states)
     if log > -np.inf:
         _count(states, offsets, lengths, first, moves)
@@ -165,13 +165,13 @@ def symbol_chain(  # type: ignore[no-untyped-def]
     path ~ P(path | parameters, o);  each row of the parameters ~ Dirichlet(prior + counts along the path)
 
     Args:
-        initial, step, emission: (S,), (S, S), (S, V).
-        priors: Concentrations of these shapes.
-        seen: Symbols; V is missing.
-        burn, every: Sweeps before the first draw, and between draws.
-        reference: A state per step (N,) for matching labels, or none (0,).
-        kept: Per draw (D,): initial, step, emission, log-likelihood, and counts of path state by reference state (D, S,
-            S).
+        initial, step, emission: Parameters of shapes (S,), (S, S) and (S, V).
+        priors: Dirichlet concentrations of the same shapes.
+        seen: Symbols (N,); the value V means missing.
+        burn, every: Numbers of sweeps before the first draw, and between draws.
+        reference: Reference state of each step (N,), with which labels are matched later; empty for none.
+        kept: Arrays with one row per draw (D, ...) for initial, step, emission, log-likelihood, and counts of path
+            states by reference states (D, S, S).
     """
     size, num_symbols = emission.shape
     beliefs, states = np.empty((len(seen), size)), np.empty(len(seen), np.int64)

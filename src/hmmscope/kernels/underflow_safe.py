@@ -1,6 +1,7 @@
 """Compiled dynamic programs that cannot underflow, one sequence at a time.
 
-A weight is zero or mantissa * 2^(256 exponent), mantissa in [2^-128, 2^128). Tables are those of `simd_over_sequences`.
+A weight is zero or mantissa * 2^(256 exponent), with the mantissa in [2^-128, 2^128). Tables are those of
+`simd_over_sequences`.
 """
 
 import math
@@ -63,9 +64,9 @@ def _plain(mantissa, exponent):  # type: ignore[no-untyped-def]
 
 @_kernel
 def forward(first, begins, others, weights, emission, symbols, starts, mantissa, exponent, terms):  # type: ignore[no-untyped-def]
-    """Filter one sequence: write beliefs (T, S) as weights and log P(o_t | past) (T,), -inf once impossible.
+    """Filter one sequence: write beliefs (T, S) as weights, and log P(o_t | past) (T,), -inf once impossible.
 
-    Transitions are entries by successor, as in `hmmscope.kernels.sparse`.
+    Transitions are lists of entries grouped by successor, as in `hmmscope.kernels.sparse`.
     """
     size = first.shape[1]
     every, ones = np.arange(size).astype(np.uint64), np.ones(size)
@@ -93,9 +94,10 @@ def smooth(  # type: ignore[no-untyped-def]
 ):
     """Compute P(state t | all) (T, S) and, if requested, P(state t, state t+1 | all) (T - 1, S, S).
 
-    smoothed_t(i) = belief_t(i) sum_j step_ij smoothed_{t+1}(j) / predicted_{t+1}(j);  `emits`: step is one matrix.
+    smoothed_t(i) = belief_t(i) sum_j step_ij smoothed_{t+1}(j) / predicted_{t+1}(j); `emits`: states emit, so step is
+    one matrix.
 
-    The sum of pairs over time, without restarts, is added to `moves` (S, S).
+    The function also adds the sum of pairs over time, without sequence starts, to `moves` (S, S).
     """
     size = mantissa.shape[1]
     every, ones = np.arange(size).astype(np.uint64), np.ones(size)
@@ -137,10 +139,10 @@ def smooth(  # type: ignore[no-untyped-def]
 
 @_kernel
 def draw(transposed, emits, symbols, starts, mantissa, exponent, uniforms, paths):  # type: ignore[no-untyped-def]
-    """Draw paths (P, T) given a possible sequence, with uniform numbers (P, T).
+    """Draw paths (P, T) from the posterior given a sequence of positive probability, with uniform numbers (P, T).
 
-    P(state t = i | state t+1 = j, o) ∝ belief_t(i) step_ij, with transposed steps. If `exponent` has no rows, mantissas
-    are beliefs.
+    P(state t = i | state t+1 = j, o) ∝ belief_t(i) step_ij. `transposed` is step with its last two axes exchanged. If
+    `exponent` has no rows, `mantissa` holds the beliefs.
     """
     size = mantissa.shape[1]
     weights, height = np.empty(size), np.zeros(size, np.int64)

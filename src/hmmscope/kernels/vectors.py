@@ -1,7 +1,8 @@
 """SIMD vectors as values of compiled functions; a vector holds the states of one sequence.
 
-A vector holds P numbers, zero-padded; one kernel for `UpTo16` serves all S up to P = 16. A tuple of P entries instead
-holds P numbers that are no states. Tables are flat, with rows of P numbers. There are no bounds checks.
+A vector holds P numbers, zero-padded; the same kernel, compiled for `UpTo16`, serves all numbers of states S up to P =
+16. Tuples of P entries hold numbers that are not indexed by states. Tables are flat, with rows of P numbers. There are
+no bounds checks.
 """
 
 import math
@@ -26,7 +27,7 @@ _F64, _I32, _I8, _BIT = ir.DoubleType(), ir.IntType(32), ir.IntType(8), ir.IntTy
 
 
 def shared(num_states: int) -> Any:
-    """Return the `states` argument of the kernel shared by this number of states."""
+    """Return the argument `states` of the kernel that serves this number of states."""
     return next(kind(num_states) for kind, most in LENGTHS.items() if num_states <= most)
 
 
@@ -188,7 +189,7 @@ def largest(_: Any, vector: Any) -> Any:
 
 @intrinsic
 def exponentials(_: Any, vector: Any, shift: Any) -> Any:
-    """Return exp(max(lane - shift, -700)) for lanes <= `shift`, to two units in the last place; exp(-inf) is zero."""
+    """Return exp(max(x - shift, -700)) for lanes x <= shift, to two units in the last place; exp(-inf) is zero."""
 
     def write(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         def every(number: float) -> Any:
@@ -216,7 +217,7 @@ def exponentials(_: Any, vector: Any, shift: Any) -> Any:
 
 @intrinsic
 def rounded(_: Any, vector: Any, shift: Any, grid: Any) -> Any:
-    """Round lane - shift to a multiple of 1 / grid; -inf stays -inf."""
+    """Round x - shift to a multiple of 1 / grid in each lane x; -inf stays -inf."""
 
     def write(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         number, size = args[0].type, vector.size
@@ -244,7 +245,7 @@ def lost_of(_: Any, before: Any, seen: Any, law: Any, smallest: Any) -> Any:
 
 @intrinsic
 def any_below(_: Any, marked: Any, vector: Any, bound: Any) -> Any:
-    """Return whether `vector` is below a bound where `marked` is positive."""
+    """Return whether any lane of `vector` with a positive lane of `marked` is below `bound`."""
 
     def write(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         positive = builder.fcmp_ordered(">", args[0], ir.Constant(args[0].type, None))
@@ -305,7 +306,7 @@ def add_outer(_: Any, states: Any, left: Any, right: Any, table: Any) -> Any:
 
 @intrinsic
 def longest(_: Any, states: Any, best: Any, table: Any, place: Any, pointers: Any, where: Any) -> Any:
-    """Return max_i (best_i + row_i); write the lowest i among equals to `pointers`."""
+    """Return max_i (best_i + row_i) for each row of `table`; write the lowest maximising i to `pointers`."""
 
     def write(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         rows = _address(context, builder, table, args[2], args[3])

@@ -1,4 +1,4 @@
-"""The compiled Viterbi algorithm; lanes and tables are those of `simd_over_sequences`."""
+"""The compiled Viterbi algorithm, with the lanes and tables of `simd_over_sequences`."""
 
 import numpy as np
 
@@ -47,8 +47,8 @@ def likeliest(  # type: ignore[no-untyped-def]
 ):
     """Find the Viterbi paths (N,), -1 where impossible, and their log-probabilities (n,).
 
-    Ties go to the lowest state; with `highest_end`, ties of the last state go to the highest. Tables are logarithms;
-    `transposed` is step with its last axes exchanged.
+    Among equally probable states the lowest wins; with `highest_end`, the highest wins at the last step. Tables hold
+    logarithms; `transposed` is step with its last two axes exchanged.
     """
     size, many = first.shape[1], len(width)
     best, longer = np.zeros((size, many)), np.zeros((size, many))
@@ -110,7 +110,7 @@ def likeliest(  # type: ignore[no-untyped-def]
 
 @kernel()
 def path_terms(first, step, emission, symbols, offsets, lengths, starts, states, terms):  # type: ignore[no-untyped-def]
-    """Write each step's log-probability along given paths (N,); steps without a path get -inf."""
+    """Write each step's log-probability along the paths `states` (N,); steps without a path get -inf."""
     for row in range(len(offsets)):
         before = 0
         for t in range(lengths[row]):

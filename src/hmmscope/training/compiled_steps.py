@@ -59,7 +59,7 @@ class Compiled(SingleProcess):
     Args:
         model: A `Decoder` or `Recurrent` on the CPU.
         spec: Training spec.
-        poison: True to fill work arrays with NaN first.
+        poison: True fills work arrays with NaN first, so that tests find numbers that are read before they are written.
 
     Raises:
         InputError: The engine does not support the model, or the model has hooks.

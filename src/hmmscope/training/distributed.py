@@ -33,10 +33,10 @@ _joined_before = False
 
 
 class ProcessGroup:
-    """The processes of one training; this class has a single process.
+    """The processes of one training; this base class is the group of a single process.
 
     Attributes:
-        rank: Number of this process.
+        rank: Index of this process, from 0.
         size: Number of processes.
     """
 
@@ -74,9 +74,9 @@ class ProcessGroup:
 
 @contextmanager
 def joined(device: Literal["auto", "cpu", "cuda"]) -> Iterator[ProcessGroup]:
-    """Join the processes that torchrun's environment describes; without torchrun, one process.
+    """Yield the group of the processes that torchrun started, or of one process without torchrun.
 
-    Only the leader leaves the block normally. After an error all other processes end with the error's exit code.
+    Only the leader runs the code after the ``with`` block. After an error all other processes end with its exit code.
     """
     size = _number("WORLD_SIZE", 1)
     if size == 1:

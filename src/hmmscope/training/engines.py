@@ -28,7 +28,7 @@ CPU_RATE, CPU_STEP = 4e10, 2e-3
 
 @dataclass(frozen=True)
 class Choice:
-    """The chosen engine of a training, with the reason and measured times."""
+    """The chosen training engine, the reason for the choice and the measured times."""
 
     engine: Literal["compiled", "torch"]
     reason: str
@@ -121,7 +121,7 @@ def choose_engine(
         raise unknown_name(FIXED, str(fixed), ("compiled", "torch", "unmeasured"))
     found = None if fixed else timing(seconds)
     if found is None:
-        return Choice("torch", f"about {seconds:.0f} s of work are too short for compiling")
+        return Choice("torch", f"about {seconds:.0f} s of training are too short to be worth compiling")
     return Choice("compiled" if found.compiled <= CLEARLY * found.torch else "torch", str(found), found)
 
 

@@ -17,7 +17,7 @@ _BATCH = 64
 
 
 class Evaluation:
-    """Evaluation of a model, each time on the same samples.
+    """Evaluation of a model during training, always on the same samples.
 
     Args:
         dataset: Dataset of the "evaluate" stream.
@@ -77,6 +77,6 @@ class Evaluation:
 
 
 def mean_where(values: Float64[Tensor, "batch judged"], counted: Tensor) -> list[float | None]:
-    """Average values by position over the samples selected by `counted`; None for positions without samples."""
+    """Return the mean of `values` at each position over samples with `counted` true; None if there are none."""
     sums, counts = values.where(counted, 0.0).sum(0), counted.sum(0)
     return [total / count if count else None for total, count in zip(sums.tolist(), counts.tolist(), strict=True)]

@@ -35,10 +35,10 @@ class SingleProcess:
         world: Participating processes.
         forward: The model, possibly compiled or wrapped.
         in_parts: True if forward passes need all processes.
-        before_update: Callback after the gradient, before any state changes.
-        meanwhile: Callback before the host waits for the step's loss.
+        before_update: Function called after the gradient is computed and before any state changes.
+        meanwhile: Function called before the host waits for the step's loss.
         auxiliary: Auxiliary losses.
-        terms: Their values at the last step.
+        terms: Values of the auxiliary losses at the last step.
     """
 
     in_parts: ClassVar[bool] = False
@@ -59,7 +59,7 @@ class SingleProcess:
         """Compute the gradient of a step's mean loss, and return the loss.
 
         Args:
-            batch: The samples `rows` of the step.
+            batch: The samples that `rows` selects for the step.
             target: Prediction target.
             step: Step number.
         """
@@ -89,7 +89,7 @@ class SingleProcess:
         return value, norm
 
     def rest(self) -> None:
-        """Shard the weights again after forward passes (FSDP only)."""
+        """Reshard the weights after forward passes (FSDP only)."""
 
     def _grain(self, part: Batch, target: Target, step: int, number: int, weight: float) -> Tensor:
         if self.spec.compile:
@@ -119,12 +119,12 @@ class SingleProcess:
 class BitExactParallel(SingleProcess):
     """Training in several processes, bit-identical to one: gradients of all parts of the batch are added in order.
 
-    gradient = ((g_0 + g_1) + g_2) + ...     process r computes parts r k .. (r + 1) k - 1
+    gradient = ((g_0 + g_1) + g_2) + ...     process r computes g_{r k} .. g_{(r + 1) k - 1}
 
     Raises:
         InputError: The number of processes does not divide `accumulation_steps`.
 
-    Cost: k = accumulation_steps / processes gradients in memory, and k + 1 sent per process and step.
+    Cost: with k = accumulation_steps / processes, a process holds k gradients and sends k + 1 gradients per step.
     """
 
     def __init__(self, model: SequenceModel, spec: TrainingSpec, world: ProcessGroup) -> None:
@@ -271,7 +271,7 @@ def check_processes(spec: TrainingSpec, size: int) -> None:
 
 
 def share_of_labels(part: Batch, target: Target, count: int) -> float:
-    """Return a part's weight in a step's mean loss."""
+    """Return the fraction of a batch's `count` labels that is in `part`: its weight in the mean loss."""
     return target.num_labels(part) / max(1, count)
 
 

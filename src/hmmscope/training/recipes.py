@@ -47,7 +47,7 @@ def limits_recipe(
 
 
 def multitask_recipe(*, width: int = 1024) -> dict[str, Any]:
-    """Return the [MultiTask] recipe: 64 epochs of 64 steps of 32 prompts, each seen once.
+    """Return the [MultiTask] recipe: 64 epochs of 64 steps of 32 prompts, each prompt seen once.
 
     Source: [MultiTask] App. B.1. Optimiser, learning rate, schedule and clipping are not in the paper.
     """

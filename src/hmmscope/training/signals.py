@@ -10,7 +10,7 @@ from hmmscope.errors import HmmscopeError
 
 
 class Interrupted(HmmscopeError):
-    """Raised after a signal, when a checkpoint is saved; `result` is the partial result of a fit or posterior."""
+    """The exception after a signal, once a checkpoint is saved; `result` is a fit's or posterior's partial result."""
 
     def __init__(self, message: str, signum: int, result: Any = None) -> None:
         super().__init__(message)
@@ -18,7 +18,7 @@ class Interrupted(HmmscopeError):
 
 
 class WorkAbandoned(BaseException):
-    """Raised when a signal stops interruptible work; not an `Exception`."""
+    """The exception raised when a signal stops interruptible work; not a subclass of `Exception`."""
 
 
 class SignalState(list[int]):
@@ -29,7 +29,7 @@ class SignalState(list[int]):
         """Let signals raise `WorkAbandoned` inside the block, until `hold` is called.
 
         Args:
-            possible: If false, only record signals.
+            possible: If false, signals are only recorded.
         """
         self._open = possible
         try:

@@ -22,39 +22,41 @@ class TrainingSpec:
     """Hyperparameters of training on the "train" stream, with fresh samples at every step or a fixed set in epochs.
 
     Attributes:
-        num_steps: Optimiser steps.
-        batch_size: Samples per step.
-        num_trajectories: Size of a fixed training set; 0 for fresh samples.
+        num_steps: Number of optimiser steps.
+        batch_size: Number of samples per step.
+        num_trajectories: Number of samples in a fixed training set; 0 for fresh samples at every step.
         epoch_steps: Steps per epoch with fresh samples; 0 for a single epoch.
         schedule: Learning-rate schedule: "cosine" (decays to `final_fraction`), "halving" (every `halve_every`
             epochs), "constant" or "wsd" (constant, then linear to zero).
         learning_rate: Peak learning rate.
         warmup_steps: Steps of linear warm-up.
-        warmup_from: Initial learning rate of "halving".
-        halve_every: Epochs.
-        final_fraction: Fraction of the peak at the last cosine step.
-        optimizer: A name in torch.optim, such as "sgd", or the full name of a factory in `TrainOptions`.
-        optimizer_options: Its further options, such as "momentum=0.9".
-        betas, epsilon: Of the Adam family.
-        weight_decay: As the optimizer defines it.
-        weight_decay_on: "all" parameters, or "matrices": no norms and biases.
-        auxiliary_losses: Names of those in `TrainOptions`.
+        warmup_from: Learning rate at the first step of "halving".
+        halve_every: Number of epochs between halvings of the learning rate.
+        final_fraction: Learning rate at the last step of "cosine", as a fraction of the peak.
+        optimizer: Name in torch.optim, such as "sgd", or the full name of the factory that `TrainOptions` holds.
+        optimizer_options: Further options of the optimizer, such as "momentum=0.9".
+        betas, epsilon: Parameters of optimizers of the Adam family.
+        weight_decay: Weight decay, as the optimizer defines it.
+        weight_decay_on: Parameters with weight decay: "all", or "matrices" (all but norms and biases).
+        auxiliary_losses: Names of the auxiliary losses that `TrainOptions` holds.
         gradient_clip: Largest global gradient norm; 0 for no limit.
-        curriculum: Prefix lengths of the stages, which have equally many epochs.
-        block_length: Block chain-of-thought: positions between which the model reads its own answer; 0 for none.
-        block_algorithm: "two-phase" (answers first, then one ordinary step) or "naive" (one pass per block).
-        accumulation_steps: Parts of a batch whose gradients are added in order; affects a run's bits.
-        parallel: Multi-process method: "exact" (same bits as one process), "ddp" or "fsdp".
+        curriculum: Length of the samples in each stage; all stages have the same number of epochs.
+        block_length: Number of positions per block of block chain-of-thought, where the model reads its answer of the
+            previous block; 0 for none.
+        block_algorithm: Algorithm of block chain-of-thought: "two-phase" (answers first, then one ordinary step) or
+            "naive" (one pass per block).
+        accumulation_steps: Number of parts of a batch whose gradients are added in order; changes a run's rounding.
+        parallel: Method for several processes: "exact" (bit-identical to one process), "ddp" or "fsdp".
         precision: "float32", "tf32" (on a GPU) or "bfloat16" (torch autocast, or compiled maps with float32 sums).
         compile: Use torch.compile.
         deterministic: Forbid nondeterministic operations.
-        evaluate_every: Steps between evaluations on the "evaluate" stream; 0 for none.
-        evaluate_samples: Samples per evaluation.
-        checkpoint_every: Steps between checkpoints; the newest two stay.
-        num_log_checkpoints: Checkpoints that stay, log-spaced from step 1 to the last; 0 for none.
-        num_threads: CPU threads; affects a run's bits.
+        evaluate_every: Number of steps between evaluations on the "evaluate" stream; 0 for no evaluations.
+        evaluate_samples: Number of samples per evaluation.
+        checkpoint_every: Number of steps between checkpoints; older checkpoints than the newest two are deleted.
+        num_log_checkpoints: Number of permanent checkpoints, log-spaced from step 1 to the last step; 0 for none.
+        num_threads: Number of CPU threads; changes the rounding of a run.
         device: "cpu", "cuda" or "auto".
-        engine: "torch", "compiled" (small decoders and RNNs on the CPU), or "auto"; affects a run's bits.
+        engine: "torch", "compiled" (small decoders and RNNs on the CPU), or "auto"; changes the rounding of a run.
 
     Source: [MultiTask] App. B.1; [Limits] App. C, see `recipes.limits_recipe`.
     """
@@ -150,7 +152,7 @@ class TrainingSpec:
 
     @property
     def log_checkpoint_steps(self) -> tuple[int, ...]:
-        """Steps of permanent checkpoints, ascending, including `decay_step` of the schedule "wsd"."""
+        """Steps of permanent checkpoints in ascending order, including `decay_step` of the schedule "wsd"."""
         last = max(1, self.num_log_checkpoints - 1)
         steps = {round(self.num_steps ** (k / last)) for k in range(self.num_log_checkpoints)}
         return tuple(sorted(steps | ({self.decay_step} if self.schedule == "wsd" else set())))

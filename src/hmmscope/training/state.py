@@ -22,9 +22,9 @@ class Moments:
     """State of AdamW or of another optimiser.
 
     Attributes:
-        state: By parameter, as in `torch.optim.AdamW`: ``step``, ``exp_avg``, ``exp_avg_sq``.
+        state: For each parameter ``step``, ``exp_avg`` and ``exp_avg_sq``, as in `torch.optim.AdamW`.
         without_decay: Parameters without weight decay.
-        optimizers: Optimisers of torch, used instead of `state`.
+        optimizers: Torch optimisers that take the steps instead of AdamW.
     """
 
     def __init__(
@@ -96,9 +96,9 @@ class Restored(Shown):
     """A restored training state.
 
     Attributes:
-        step: Steps taken; 0 for a new run.
+        step: Number of steps taken; 0 for a new run.
         moments: AdamW moments by parameter, or the tensors of other optimisers; empty for a new run.
-        numbers: The numbers of other optimisers.
+        numbers: State of other optimisers that is not a tensor.
     """
 
     step: int
@@ -120,7 +120,7 @@ class Restored(Shown):
 
 
 def whole(tensor: torch.Tensor) -> torch.Tensor:
-    """Gather a tensor that may be sharded; all processes take part."""
+    """Return the full tensor of a tensor that may be sharded; all processes must call this function."""
     full: Any = getattr(tensor, "full_tensor", None)
     return tensor if full is None else full()
 

@@ -42,13 +42,13 @@ class BatchSchedule:
         dataset: Full-length training samples.
 
     Args:
-        dataset: See above.
+        dataset: Full-length training samples.
         target: Prediction target at full length.
         spec: Training spec.
         device: Device of the batches.
 
     Raises:
-        InputError: A curriculum for a layout other than plain sequences.
+        InputError: The spec has a curriculum, but the layout is not that of plain sequences.
     """
 
     def __init__(
@@ -87,13 +87,13 @@ def labelled(batch: Batch, target: Target, labels: torch.Tensor | None = None) -
 
 
 class BatchAhead:
-    """Batches of a training in order; on a GPU each is made one step ahead.
+    """The batches of a training in order; on a GPU each batch is prepared during the previous step.
 
     Args:
-        schedule: Of the batches.
+        schedule: Schedule of the batches.
         engine: Gradient engine, which chooses samples and their parts.
-        num_steps: End of the training.
-        device: Of the training.
+        num_steps: Number of steps of the training.
+        device: Device of the training.
     """
 
     def __init__(self, schedule: BatchSchedule, engine: SingleProcess, num_steps: int, device: torch.device) -> None:
@@ -119,7 +119,7 @@ class BatchAhead:
         return made
 
     def prepare(self) -> None:
-        """Make the next batch now if this does not delay the current step."""
+        """Prepare the next batch now if the training runs on a GPU."""
         if self.active and self._next < self._num_steps:
             self._made = self._make(self._next)
 
@@ -278,7 +278,7 @@ def _listen(model: torch.nn.Module) -> None:
 
 
 def _pause(parameter: torch.Tensor) -> None:
-    """Let Python run."""
+    """Do nothing, so that Python can handle signals during the backward pass."""
 
 
 def train_step(

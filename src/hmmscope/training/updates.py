@@ -25,7 +25,7 @@ from hmmscope.training.state import Moments, local, whole
 def judged_outputs(
     model: nn.Module, batch: Batch, target: Target, *, block_length: int = 0, block_algorithm: str = "two-phase"
 ) -> Float[Tensor, "batch judged output"]:
-    """Return a model's outputs at supervised positions; with `block_length`, the model reads its own answers."""
+    """Return a model's outputs at supervised positions, with block chain-of-thought if `block_length` is positive."""
     require(isinstance(batch, Batch), "batch", "must be a Batch", batch)
     require(isinstance(target, Target), "target", "must be a Target, as of hmmscope.make_target", target)
     num_columns = int(target.token_positions[-1]) + 1
@@ -51,7 +51,7 @@ def target_loss(
 
 @contextmanager
 def autocast(spec: TrainingSpec, device: torch.device) -> Iterator[None]:
-    """Round the inputs of matrix products inside the block to `TrainingSpec.precision`."""
+    """Compute matrix products inside the ``with`` block with inputs rounded to `TrainingSpec.precision`."""
     if spec.precision == "bfloat16":
         with torch.autocast(device.type, torch.bfloat16):
             yield
@@ -113,13 +113,13 @@ def update(
 ) -> tuple[float, ...]:
     """Take the step if loss and gradient are finite in all processes; return loss, gradient norm and auxiliary losses.
 
-    The host waits for the loss once: before the update on a CPU, after it on a GPU.
+    The host waits for the loss before the update on a CPU, and after the update on a GPU.
 
     Args:
-        meanwhile: Called before the host waits.
+        meanwhile: Function without arguments that is called before the host waits.
 
     Raises:
-        NonFiniteError: Names the step and the parameter; nothing changes.
+        NonFiniteError: The loss or a gradient is not finite; the model and the moments are unchanged.
     """
     parameters: list[Tensor] = [p for p in model.parameters() if p.grad is not None]
     norm = whole(torch.nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None]))

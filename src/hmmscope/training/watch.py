@@ -16,7 +16,7 @@ PERIOD, MISSED, LAST_WORDS = 1.0, 45, 10.0
 
 
 class ProcessMonitor(threading.Thread):
-    """Monitor of all processes by heartbeats."""
+    """Thread that sends this process's heartbeats and watches those of all other processes."""
 
     def __init__(self, table: dist.Store, words: dist.Store, rank: int, size: int, hosted: bool) -> None:
         super().__init__(daemon=True, name="hmmscope-watch")
@@ -70,7 +70,7 @@ class ProcessMonitor(threading.Thread):
         os._exit(code)
 
     def ends_here(self) -> bool:
-        """Return true for the first thread that ends this process."""
+        """Return True to the first thread that calls this method; only this thread may end the process."""
         return self._ending.acquire(blocking=False)
 
     def speaks(self, code: int) -> bool:
@@ -126,13 +126,13 @@ class ProcessMonitor(threading.Thread):
 
 
 def end_undisturbed() -> None:
-    """Ignore SIGTERM from now on, to keep the exit code."""
+    """Ignore SIGTERM from now on, so that it does not replace the exit code."""
     with suppress(ValueError):  # not the main thread
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
 
 def comes(table: dist.Store, keys: list[str], seconds: float) -> bool:
-    """Return whether all keys appear within `seconds`; torch's own function would print errors."""
+    """Return whether all keys appear in the table within `seconds`; torch's ``Store.wait`` would print errors."""
     end = time.monotonic() + seconds
     while keys and not table.check(keys):
         if time.monotonic() > end:
