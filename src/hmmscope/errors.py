@@ -71,7 +71,6 @@ class PartlyFailedError(HmmscopeError):
 
 
 def code_and_line(error: Exception) -> tuple[int, str]:
-    """Return the exit code and the one-line message of any error."""
     if isinstance(error, HmmscopeError):
         return error.exit_code, " ".join(str(error).split())
     if isinstance(error, ModuleNotFoundError) and error.name in _PAGES:
@@ -90,5 +89,4 @@ def code_and_line(error: Exception) -> tuple[int, str]:
 
 
 def too_long(path: object) -> str:
-    """Return the message for a path that exceeds the limit of file systems."""
     return f"{str(path)[:100]}...: a name is too long ({len(str(path))} characters in all); choose a shorter one"

@@ -142,7 +142,6 @@ class StoppableProgress(Progress):
     _before: Any = None
 
     def __call__(self, count: int, note: str = "") -> bool:
-        """Add `count` steps; return whether the work should stop."""
         with self._lock:
             if count or note:
                 self.update(self.made + count, "stopping" if self.stopped else note)
@@ -167,7 +166,6 @@ class StoppableProgress(Progress):
 
 
 def shows_progress(what: str) -> Callable[[T], T]:
-    """Return a decorator that shows the time and the number of forward passes of a measurement."""
 
     def decorate(function: T) -> T:
         call = cast("Callable[..., Any]", function)
@@ -183,7 +181,6 @@ def shows_progress(what: str) -> Callable[[T], T]:
 
 
 def count_pass() -> None:
-    """Count one forward pass in the progress of the running measurement."""
     for shown in Progress._open[-1:]:
         if shown.total is None:
             shown.update(shown.made + 1)

@@ -150,12 +150,10 @@ def process(name: str, *, stored: str | None = None) -> Callable[[T], T]:
 
 
 def layout(name: str, *, stored: str | None = None) -> Callable[[T], T]:
-    """Register a frozen dataclass that arranges samples as tokens; see `process` for `stored`."""
     return _register("layout", name, stored)
 
 
 def emission(name: str) -> Callable[[T], T]:
-    """Register an emission family, a subclass of `hmmscope.EmissionHMM`, for `hmmscope.fit` and the command line."""
     if name == "symbols":
         raise InputError("emission 'symbols': is reserved for HMMs with symbols; choose another name")
 
@@ -168,7 +166,6 @@ def emission(name: str) -> Callable[[T], T]:
 
 
 def density(name: str) -> Callable[[T], T]:
-    """Register a `hmmscope.datasets.density_heads.DensityHead` for processes with this name as `density`."""
     return _register("density", name)
 
 
@@ -225,7 +222,6 @@ def instrument(
 
 
 def adapted(model: Any, layers: Any = None) -> Any:
-    """Return a model with hooks on the named layers, made by a registered adapter."""
     for adapt in entries("adapter").values():
         model = adapt(model, layers)
     return model
@@ -252,7 +248,6 @@ def page(name: str) -> Callable[[T], T]:
 
 
 def folder(name: str) -> Callable[[T], T]:
-    """Register a folder type that `hmmscope check` verifies."""
     return _register("folder", name)
 
 
@@ -268,7 +263,6 @@ def in_order(kind: str) -> list[Any]:
 
 
 def entries(kind: str) -> Entries:
-    """Return all registered objects of a kind by name; stored names are also found."""
     for folder in _FOLDERS.get(kind, ()):
         if folder not in _scanned:
             _scanned.add(folder)
@@ -292,14 +286,12 @@ def has_plugins() -> bool:
 
 
 def is_installed(entry: Any) -> bool:
-    """Return whether another Python process can import a registered object by its name."""
     groups = {*_GROUPS.values(), PLUGINS}
     points = [point for group in groups for point in importlib.metadata.entry_points(group=group)]
     return entry.__module__.partition(".")[0] in {"hmmscope", *(point.module.partition(".")[0] for point in points)}
 
 
 def digest() -> str:
-    """Return the SHA-256 of the source lines that register objects and of the claim files; import none of them."""
     sha, root = hashlib.sha256(), Path(__file__).parent
     places = [
         root / folder.replace(".", "/") for folder in sorted({one for folders in _FOLDERS.values() for one in folders})
@@ -327,7 +319,6 @@ def _load_plugins(group: str) -> None:
 
 
 def lookup(kind: str, name: str, field: str | None = None) -> Any:
-    """Return an entry by name; the InputError for an unknown name suggests the nearest name."""
     known = entries(kind)
     if name not in known:
         unknown = unknown_name(field or kind, name, known)
@@ -336,13 +327,11 @@ def lookup(kind: str, name: str, field: str | None = None) -> Any:
 
 
 def not_registered(unknown: UnknownNameError) -> InputError:
-    """Return the error for an unknown experiment or command; it lists packages that are not installed."""
     absent = [name for name in SEPARATE if importlib.util.find_spec(name.replace("-", "_")) is None]
     return InputError(f"{unknown}; install {' or '.join(absent)} for more") if absent else unknown
 
 
 def build_spec(kind: str, data: dict[str, Any], where: str) -> Any:
-    """Build a registered spec from ``{"name": ..., field: value, ...}``."""
     known, named = entries(kind), sizes() if kind == "model" else {}
     name = data.get("name") if isinstance(data, dict) else data
     if not isinstance(data, dict) or not isinstance(name, str) or (name not in known and name not in named):
@@ -360,7 +349,6 @@ def build_spec(kind: str, data: dict[str, Any], where: str) -> Any:
 
 
 def stored_data(kind: str, data: dict[str, Any]) -> dict[str, Any]:
-    """Rename ``{"name": ..., field: value, ...}`` of a registered spec to its stored names."""
     cls = lookup(kind, data["name"])
     keys = {field.name: stored_key(field) for field in dataclasses.fields(cls)}
     return {"name": cls.name} | {keys.get(key, key): value for key, value in data.items() if key != "name"}

@@ -47,7 +47,6 @@ def brief(value: Any) -> str:
 
 
 def changed(spec: Any) -> str:
-    """Format a spec as its name and the fields that differ from their defaults."""
     told = []
     for field in fields(spec):
         value = getattr(spec, field.name)
@@ -94,7 +93,6 @@ class Tabular:
     """A result with a `table()` that pandas and polars can read, as in `polars.DataFrame(result.columns())`."""
 
     def table(self) -> "Sequence[Mapping[str, Any]]":
-        """Return the rows, as dicts."""
         raise NotImplementedError
 
     def columns(self) -> dict[str, list[Any]]:
@@ -174,7 +172,6 @@ def describe(about: Mapping[str, Any]) -> str:
 def plot_rows(
     rows: Sequence[Mapping[str, Any]], title: str, *, x: str, y: str, by: Sequence[str], ax: Any = None
 ) -> Any:
-    """Return a Matplotlib figure of `y` over `x`, with a curve per value of the columns `by`."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(5.0, 3.2), layout="constrained") if ax is None else ax.figure

@@ -37,7 +37,6 @@ def shown(value: object) -> str:
 
 
 def path_of(where: str, key: object) -> str:
-    """Return the path of a field, such as ``training.num_steps``, with unusual keys quoted."""
     word = key if isinstance(key, str) and key.isprintable() and 0 < len(key) <= 100 else shown(key)
     return f"{where}.{word}" if where else word
 
@@ -73,7 +72,6 @@ class UnknownNameError(InputError):
 
 
 def unknown_name(field: str, name: object, known: Iterable[str], meant: str | None = None) -> UnknownNameError:
-    """Return the error for a name that is not in the list `known`; it suggests `meant` or the most similar name."""
     options = sorted(known)
     text = name[:100] if isinstance(name, str) else ""
     near = difflib.get_close_matches(text, [option[:200] for option in options], n=5, cutoff=0.5)
@@ -87,7 +85,6 @@ def unknown_name(field: str, name: object, known: Iterable[str], meant: str | No
 
 
 def stored_key(field: dataclasses.Field) -> str:
-    """Return the key of a field in files: the metadata entry "stored", or the field's name."""
     key: str = field.metadata.get("stored", field.name)
     return key
 
@@ -98,7 +95,6 @@ def known_keys(cls: type) -> Mapping[str, str]:
 
 
 def by_field(cls: type, data: Mapping[str, Any], where: str = "") -> dict[str, Any]:
-    """Rename keys of data to field names of the dataclass `cls`; unknown keys are unchanged."""
     known, found = known_keys(cls), {}
     for key, value in data.items():
         name = known.get(key, key) if isinstance(key, str) else key
@@ -113,7 +109,6 @@ def to_stored(record: Any) -> dict[str, Any]:
 
 
 def parse_spec(cls: type, data: Any, where: str) -> Any:
-    """Build the dataclass `cls` from a mapping of its fields; `where` starts the path in errors."""
     if not isinstance(data, Mapping):
         raise InputError(f"{where}: must be a mapping of fields, got {shown(data)}")
     hints = typing.get_type_hints(cls)
@@ -213,7 +208,6 @@ def _article(kind: type) -> str:
 
 
 def spec_to_data(spec: Any) -> Any:
-    """Return a spec as plain data for JSON; a field with "absent" in its metadata is left out at its default value."""
     if dataclasses.is_dataclass(spec) and not isinstance(spec, type):
         fields = [field for field in dataclasses.fields(spec) if field.init]
         written = (one for one in fields if not one.metadata.get("absent") or getattr(spec, one.name) != one.default)

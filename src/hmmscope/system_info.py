@@ -37,7 +37,6 @@ def environment() -> dict[str, Any]:
 
 @cache
 def source_digest() -> str:
-    """Return the SHA-256 of all modules of this package, as first read by this process."""
     package_root, source = Path(__file__).parent, hashlib.sha256()
     for file in sorted(package_root.rglob("*.py")):
         source.update(f"{file.relative_to(package_root).as_posix()}\0".encode() + file.read_bytes() + b"\0")
@@ -124,7 +123,6 @@ def require_memory(what: str, num_bytes: int, advice: str = "request less at onc
 
 
 def free_on(device: Any) -> int:
-    """Return the bytes available on a torch device, including its cache."""
     import torch
 
     if device.type == "cuda":

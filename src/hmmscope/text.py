@@ -31,7 +31,6 @@ def in_a_line(text: str) -> str:
 
 
 def in_brief(text: str, most: int = 40) -> str:
-    """Return `in_a_line` text, cut to at most `most` characters."""
     line = in_a_line(text)
     return line if len(line) <= most else f"{line[: most - 1]}…"
 
@@ -64,7 +63,6 @@ def say(*parts: object, end: str = "\n", flush: bool = False) -> None:
 
 
 def tell(line: str) -> None:
-    """Print a line on standard error; a closed standard error is ignored."""
     if sys.stderr is not None:
         with suppress(OSError, ValueError):
             print(line, file=sys.stderr, flush=True)
@@ -101,7 +99,6 @@ _going_on: ContextVar[bool] = ContextVar("going on", default=False)
 
 
 def silence() -> None:
-    """Redirect standard output to the null device, so that flushing at exit cannot fail."""
     with suppress(OSError, ValueError, AttributeError):
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, sys.stdout.fileno())
@@ -109,7 +106,6 @@ def silence() -> None:
 
 
 def repair_streams() -> None:
-    """Replace standard streams that are closed or cannot encode all text."""
     for number in (0, 1, 2):
         try:
             os.fstat(number)

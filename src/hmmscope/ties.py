@@ -54,7 +54,6 @@ def smallest(items: Iterable[Item], key: Callable[[Item], float]) -> Item:
 
 
 def steady(value: float) -> float:
-    """Round a number to `DIGITS` digits, so that it prints the same on every machine."""
     return float(f"{value:.{DIGITS - 1}e}")
 
 
@@ -64,7 +63,6 @@ def rounded(value: float) -> float:
 
 
 def alike(one: Any, other: Any) -> bool:
-    """Return whether nested data are equal, with numbers compared up to a relative 1e-9."""
     if isinstance(one, Mapping) and isinstance(other, Mapping):
         return one.keys() == other.keys() and all(alike(one[key], other[key]) for key in one)
     if isinstance(one, list | tuple) and isinstance(other, list | tuple):

@@ -23,7 +23,6 @@ def by_scale(**sizes: tuple[Any, Any, Any, Any]) -> dict[str, dict[str, Any]]:
 
 
 def instances_of(sizes: dict[str, Any], name: str = "instances") -> range:
-    """Return the numbers of the process instances: `name` many, from ``first_instance``."""
     first: int = sizes.get("first_instance", 0)
     return range(first, first + sizes[name])
 

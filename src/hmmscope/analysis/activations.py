@@ -131,7 +131,6 @@ def residual_layers(model: nn.Module) -> list[str]:
 
 
 def layers_read(model: nn.Module, layers: Sequence[str] | None) -> list[str]:
-    """Return `layers` if given, else the model's `residual_layers`."""
     if layers is None:
         return residual_layers(model)
     require_names(layers)
@@ -150,7 +149,6 @@ def require_names(names: object, field: str = "layers") -> None:
 
 
 def modules_named(model: nn.Module, names: Iterable[str], *, field: str = "layers") -> dict[str, nn.Module]:
-    """Return a model's modules by hook-point name or by PyTorch module name."""
     require_names(names, field)
     known = dict(model.named_modules())  # "" is the model itself
     known = {plain_name(name): part for name, part in known.items()} | known
@@ -238,7 +236,6 @@ def capture_activations(
 def target_probs(
     model: nn.Module, batch: Batch, asked: Target, block_length: int
 ) -> Float64[Tensor, "batch judged output"]:
-    """Return the model's predictions at the positions that the target evaluates."""
     inputs = batch.tokens[:, : int(asked.token_positions[-1]) + 1]
     with inference_mode(model) as device:
         if inputs.is_floating_point():

@@ -352,12 +352,10 @@ class BeliefReader(Shown):
         return cls(dataset, times, num_samples, belief, drawn, points, float(alone[0, 0]), (inside, shown))
 
     def measured(self, model: nn.Module, names: Sequence[str]) -> Readout:
-        """Fit the affine map from each layer to the belief, and measure its R² on test samples."""
         stream = self._stream(model, names, range(self.num_samples))
         return read_off(stream, self.belief, self.num_samples, inside=self.inside[0])
 
     def drawn(self, model: nn.Module, name: str) -> Points:
-        """Read the beliefs of the plotted samples from a layer (point, state)."""
         fit, shown = self.fit(model, name), self.inside[1]
         values = torch.cat([fit(part)[0] for part in self._parts(model, name)])
         return (values if shown is None else values[shown])[: len(self.points)].numpy()
@@ -372,7 +370,6 @@ class BeliefReader(Shown):
     def compared(
         self, model: nn.Module, name: str, dataset: ProcessDataset
     ) -> tuple[Float64[Tensor, "time state"], Float64[Tensor, "time state"]]:
-        """Return the exact beliefs and the beliefs read from a layer, for another dataset's first sample."""
         targets = belief_targets(dataset, self.times, 1)
         stream = read_stream(model, dataset, self.times, [name], 1)
         return targets.get(MIXED_BELIEF, targets[BELIEF]), self.fit(model, name)(stream)[0]

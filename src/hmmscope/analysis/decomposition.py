@@ -141,7 +141,6 @@ class Histories(Shown):
 
 
 def stationary_start(hmm: HMM | LabelledHMM) -> HMM | LabelledHMM:
-    """Return the process with its rounded stationary distribution as initial distribution."""
     law_S = stationary_distribution(hmm)
     if float((law_S - hmm.initial).abs().max()) < 2.0**-31:
         return hmm

@@ -34,7 +34,6 @@ def takes_device(function: T) -> T:
 def about_of(
     model: Any, dataset: Any, num_samples: int | None, *, seed: int | None = None, layers: Any = None
 ) -> dict[str, Any]:
-    """Return the known settings of a measurement: sample length, samples, seeds, layers and device."""
     length = getattr(getattr(dataset, "layout", None), "num_observations", None)
     weights = model.parameters() if isinstance(model, nn.Module) else iter(())
     found = {

@@ -233,7 +233,6 @@ def geometry(
 
 
 def belief_times(dataset: ProcessDataset) -> NDArray[np.int64]:
-    """Return the observation indices of a sample's last sequence."""
     layout = dataset.layout
     return np.flatnonzero(layout.sequence_index == layout.sequence_index[-1])
 
@@ -246,7 +245,6 @@ def belief_targets(
     *,
     first: int = 0,
 ) -> dict[str, Float64[Tensor, "example coordinate"]]:
-    """Compute the exact targets after the observations `times`; examples of one sample are adjacent."""
     parts = [_targets(dataset, batch, observer) for batch in _batches(dataset, num_samples, first)]
     return {name: torch.cat([part[name][:, times].flatten(0, 1) for part in parts]) for name in parts[0]}
 

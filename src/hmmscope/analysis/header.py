@@ -151,7 +151,6 @@ def behind_headers(dataset: ProcessDataset) -> int:
 
 
 def prior_pool(process: Process, num_hmms: int, number: int = 0) -> Process:
-    """Draw a pool of HMMs (by `number`) from the prior of the process, independent of all samples."""
     process.require_capability(HEADERS, "prior_pool")
     first = (PURPOSES["monte-carlo"] << 40) + number * num_hmms
     pool, _ = process.select_components(torch.arange(first, first + num_hmms)) or (process, None)

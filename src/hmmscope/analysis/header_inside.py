@@ -158,7 +158,6 @@ def header_edits(
 def exchanged(
     dataset: ProcessDataset, tokens: Int64[Tensor, "batch column"], seed: int
 ) -> Int64[Tensor, "batch column"]:
-    """Exchange one entry of each header with its row's last entry, preferring pairs that differ by a quarter."""
     told = dataset.process.decode_header(tokens[:, : behind_headers(dataset)] - dataset.num_symbols).params
     values, lasts = [], []
     for matrix in (told.transition_MSS, told.emission_MSV):

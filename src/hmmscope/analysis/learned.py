@@ -47,7 +47,6 @@ class Learned(Shown):
 
     @property
     def verdict(self) -> Literal["nothing to learn", "nothing", "part", "most"]:
-        """Progress: "nothing" if the loss does not beat the baseline, "part" if less than half of the gap is closed."""
         if self.share is None or self.low is None:
             return "nothing to learn"
         if self.low <= 0 or self.share < NOTHING:

@@ -63,7 +63,6 @@ class NgramReach(Shown):
 
     @property
     def ngrams(self) -> Level:
-        """Best accuracy of an n-gram baseline that uses earlier symbols."""
         found = [level for name, level in self.accuracy.items() if name == TREE or name.startswith("order-")]
         return largest(found[1:], lambda level: level.value)
 

@@ -250,7 +250,6 @@ def _at_rest(losses: Sequence[float]) -> bool:
 
 
 def least_within_margin(losses: Sequence[float]) -> int:
-    """Return the smallest index whose loss is within `MARGIN` of the smallest loss."""
     return next(number for number, loss in enumerate(losses) if loss <= min(losses) + MARGIN)
 
 

@@ -243,7 +243,6 @@ def _belief_rows(
 
 
 def reading_times(dataset: ProcessDataset, target: str) -> np.ndarray:
-    """Return the observation times at which a probe of a target reads the activations."""
     layout = dataset.layout
     if target == "component":
         if COMPONENTS not in dataset.process.uses_hmm_inference:

@@ -29,7 +29,6 @@ _LEAST_POSITIONS = 9
 
 
 def rehearsed(model: nn.Module, dataset: ProcessDataset, target: Target | None = None) -> tuple[str, ...]:
-    """Rehearse a user's model on a few samples, and return warnings."""
     if _REHEARSED.get() or not isinstance(model, nn.Module) or is_of_library(model):
         return ()
     inputs = dataset[0 : dataset.different(SAMPLES)].tokens
@@ -69,7 +68,6 @@ def already_rehearsed() -> Iterator[None]:
 
 @registry.rehearsal("tokens")
 def rehearse_first(model: Any, dataset: Any, measure: Callable[[], Any], device: Any = None) -> Any:
-    """Rehearse a model, run an instrument on a device, and attach warnings to the result."""
     lines = rehearsed(model, dataset) if isinstance(dataset, ProcessDataset) else ()
     with already_rehearsed(), on_device(model, device):
         rows = measure()

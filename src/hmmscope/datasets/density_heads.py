@@ -59,7 +59,6 @@ class DensityHead(ABC):
         return torch.logsumexp(parts[..., 0].log_softmax(-1) + self.each(parts[..., 1:], vectors), -1)
 
     def mean(self, outputs: Float[Tensor, "*batch output"]) -> Float[Tensor, "*batch coordinate"]:
-        """Compute sum_k weight_k mean_k."""
         parts = outputs.unflatten(-1, (self.num_mixture_components, -1))
         return (parts[..., 0].softmax(-1)[..., None] * self.centres(parts[..., 1:])).sum(-2)
 

@@ -20,7 +20,6 @@ def decoded_hmms(process: Process, layout: Layout, tokens: Tensor) -> Process | 
 
 
 def observe_decoded(process: Process, layout: Layout, batch: "Batch") -> KnownComponentResult:
-    """Return exact beliefs and predictions given the HMM that each sample's header encodes."""
     hmms = decoded_hmms(process, layout, batch.tokens)
     assert hmms is not None
     numbers, reset_mask = torch.arange(len(batch.tokens)), torch.from_numpy(layout.reset_mask)

@@ -175,7 +175,6 @@ class BeforeEachObservation(Target):
         return complete(batch.observations)[:, self.kept]
 
     def answer_of(self, observer: Process, batch: Batch) -> Float64[Tensor, "batch judged output"]:
-        """Return the predictions of an observer that assumes another process."""
         reset_mask, seen = torch.from_numpy(self.layout.reset_mask), batch.observations
         probs = optimal_probs(observer, seen.to(self.device or seen.device), reset_mask=reset_mask)
         return probs[:, self.kept].to(seen.device)
@@ -201,11 +200,9 @@ class AfterEachObservation(Target):
         return self.optimum(batch)
 
     def with_first_state(self, batch: Batch) -> Int64[Tensor, "batch judged"]:
-        """Return the hidden states; at a delimiter, the first state of the next sequence."""
         first = batch.states[:, torch.from_numpy(self.layout.reset_mask).nonzero()[:, 0]][:, : self.num_before]
         return torch.cat([batch.states, first], 1)[:, self.order]
 
     def with_start(self, answers_BTN: Tensor, start_N: Tensor) -> Tensor:
-        """Insert `start_N`, the exact answer before the first observation, at each delimiter."""
         before = start_N.to(answers_BTN.device).expand(len(answers_BTN), self.num_before, -1)
         return torch.cat([answers_BTN, before], 1)[:, self.order]

@@ -86,7 +86,6 @@ class RecordedNextObservation(BeforeEachObservation):
         return self.lower_bound_terms(dataset[0:num_samples]).nanmean().item() if self.exact else None
 
     def labels(self, batch: Batch) -> Labels:
-        """Return the next symbols, or `PADDING` after the end of a sequence and for missing symbols."""
         return super().labels(batch).where(self.evaluated(batch), PADDING)
 
     def evaluated(self, batch: Batch) -> Bool[Tensor, "batch judged"]:

@@ -80,7 +80,6 @@ class NextDensity(BeforeEachObservation):
     def distance_terms(
         self, answer: Float64[Tensor, "batch judged kept"], optimum: Float64[Tensor, "batch judged kept"]
     ) -> Float64[Tensor, "batch judged"]:
-        """Compute the distance between predicted and exact means, in standard deviations."""
         return ((answer - optimum)[..., 1:] / self.head.width).norm(dim=-1)
 
 

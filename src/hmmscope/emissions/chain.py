@@ -22,7 +22,6 @@ from hmmscope.sequences.encoding import Alphabet
 def where_seen(
     log_likelihoods: Float64[Tensor, "batch time state"], seen: Bool[Tensor, "batch time"]
 ) -> Float64[Tensor, "batch time state"]:
-    """Set the log-likelihoods of missing observations to zero."""
     return log_likelihoods.where(seen[..., None], 0.0)
 
 

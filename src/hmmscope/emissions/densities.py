@@ -96,7 +96,6 @@ def _table(parameters: Float64[Tensor, "law coordinate"]) -> NDArray[np.float64]
 
 
 def patterns(missing: Bool[Tensor, "row coordinate"]) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield, for each pattern of missing entries, its rows and its observed coordinates."""
     if not bool(missing.any()):
         yield torch.arange(len(missing)), torch.arange(missing.shape[1])
         return

@@ -6,7 +6,6 @@ from hmmscope.schema import require, unknown_name
 
 
 def family_of(emission: str | type[EmissionHMM]) -> type[EmissionHMM]:
-    """Return an emission family by its registered name; a class is returned unchanged."""
     if isinstance(emission, type):
         require(hasattr(emission, "m_step"), "emission", "must be a subclass of hmmscope.EmissionHMM", emission)
         return emission

@@ -53,7 +53,6 @@ class ChainParams(NamedTuple):
         return np.where(_tiny(self.transition), 1e-100, self.transition)
 
     def fragile(self) -> NDArray[np.float64]:
-        """Return 1 for each state to which a tiny transition probability leads, else 0."""
         return np.any(_tiny(self.transition), axis=0) * np.float64(self.smallest > 0)
 
 
@@ -157,7 +156,6 @@ class LogLikelihoodBatch:
         return found
 
     def smoothed(self, sums: SufficientStatistics | None = None) -> FilterOutput:
-        """Run the smoother and add expected counts to `sums`, except for sequences with underflow risk."""
         law, found, work = self.params, self._found(), self.work
         norms, size = np.empty(len(self.rows)), len(law.initial)
         transposed, parts = np.ascontiguousarray(law.steps().T), {}

@@ -149,7 +149,6 @@ class PoissonHMM(EmissionHMM):
 
 
 def _least(observations: Tensor, min_variance: Tensor) -> Tensor:
-    """Return the least allowed rates: the least variances, but at most a tenth of the smallest positive count."""
     positive = observations.where(observations > 0, torch.inf)
     return torch.minimum(min_variance, positive.amin(0) / 10)
 

@@ -232,7 +232,6 @@ def loss_and_gradient(
     hat: X2, used: int, head: X2, bias: X1, z: X2, y: X2, w: X1, kind: int, dhat: X2,
     total: X2, total_bias: X1, turn: X2, top: X1, mass: X1, zeros: X1,
 ) -> float:  # fmt: skip
-    """Compute a panel's loss through the head, and the gradients."""
     outputs, size = z.shape
     width = hat.shape[0]
     mapped(head, bias, hat, used, False, z)

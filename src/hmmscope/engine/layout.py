@@ -36,7 +36,6 @@ class ChunkPlan:
 
 
 def plan(sizes: Sizes, steps: int, batch: int, threads: int, itemsize: int) -> ChunkPlan:
-    """Divide a batch into at least one chunk per thread, each of at most `MOST` samples that fit in the cache."""
     if steps < 1 or batch < 1:
         raise InputError(f"batch: needs at least one sample and one position, got {batch} samples of {steps} positions")
     fits = CACHE // (steps * sizes.numbers_of_column * itemsize) if sizes.heads else MOST  # a recursion streams
@@ -50,7 +49,6 @@ def plan(sizes: Sizes, steps: int, batch: int, threads: int, itemsize: int) -> C
 
 
 def pieces(sizes: Sizes, batch: int) -> list[slice]:
-    """Split a batch into full SIMD registers and a remainder, if the split leaves fewer lanes idle."""
     rest = batch % LANES
     if batch < LANES or not rest or _lanes(rest, sizes.heads) == LANES:
         return [slice(0, batch)]
@@ -100,7 +98,6 @@ def decoder_shapes(sizes: Sizes, steps: int, *, across: bool) -> Maps:
 
 
 def recurrent_shapes(sizes: Sizes, steps: int, *, across: bool) -> CellMaps:
-    """Return the shapes of a recurrent network's linear maps, with their transposes if `across` is true."""
     s = sizes
     also = s.layers if across else 0
     return CellMaps(
@@ -148,7 +145,6 @@ def decoder_work(
     dtype: np.dtype,
     poison: bool = False,
 ) -> Work:
-    """Allocate the arrays of a decoder chunk; `cos` and `sin` are (step, head width) or empty."""
     columns, head = steps * lanes, sizes.width // sizes.heads
     panel, block = min(PANEL, columns), min(steps, 4 if steps < 32 else 8)
     panels, layers, width, hidden = -(-columns // panel), sizes.layers, sizes.width, sizes.hidden

@@ -83,7 +83,6 @@ def _apply_backward(relu: int, h: X2, dh: X2) -> None:
 def recurrent_chunk(
     shape: RNNStepShape, maps: CellMaps, sums: CellMaps, work: CellWork, asked: StepInputs, first: int, count: int
 ) -> float:
-    """Return the loss of samples first .. first + count - 1; add gradients to `sums`."""
     steps, samples, zeros, dh = shape.steps, shape.samples, work.zeros, work.dh
     layers, width = maps.initial.shape
     halves, left, right = work.halves, work.halves.left, work.halves.right
@@ -135,7 +134,6 @@ def recurrent_chunk(
 
 @entry(fastmath=FLAGS)
 def recurrent_maps(theta: X1, layers: I2, ends: I1, maps: CellMaps) -> None:
-    """Write `maps` from the parameters."""
     inputs, width = maps.table.shape
     for layer in range(layers.shape[0]):
         feed, recur, bias, other = layers[layer]

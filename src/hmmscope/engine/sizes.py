@@ -35,7 +35,6 @@ class Sizes:
 
     @property
     def numbers_of_column(self) -> int:
-        """Number of activations per position that a decoder's backward pass needs."""
         return self.layers * (6 * self.width + 2 * self.hidden)
 
 

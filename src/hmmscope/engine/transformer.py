@@ -177,7 +177,6 @@ def _backward_layer(shape: Shape, maps: Maps, sums: Maps, work: Work, layer: int
 
 @entry(fastmath=FLAGS)
 def decoder_chunk(shape: Shape, maps: Maps, sums: Maps, work: Work, asked: StepInputs, first: int, count: int) -> float:
-    """Return the loss of samples first .. first + count - 1; add gradients to `sums`."""
     x, steps, samples = work.x, shape.steps, shape.samples
     layers, (panels, width, size) = maps.qkv.shape[0], x.shape
     read(asked, first, count, steps, samples, maps.table, maps.place, work.rows, x)

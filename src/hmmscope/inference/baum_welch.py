@@ -160,7 +160,6 @@ def fit_baum_welch(
 
 
 def seen_by_part(work: PackedSequences, num_symbols: int) -> dict[str, float]:
-    """Return the weighted numbers of sequences, transitions and observed symbols."""
     num_sequences, num_steps = work.total(np.ones(len(work.rows))), work.total(work.lengths)
     num_observations = num_steps - _num_missing(work, num_symbols)
     return dict(zip(PARTS, (num_sequences, num_steps - num_sequences, num_observations), strict=True))
@@ -182,7 +181,6 @@ def as_sequences(
     weights: Any = None,
     known: tuple[Any, int] = (None, 0),
 ) -> PackedSequences:
-    """Pack the nonempty sequences of positive weight; raise InputError if there are none."""
     if isinstance(observations, PackedSequences):
         observations = with_weights(observations, as_weights(weights, len(observations.rows)))
         return observations._replace(rows=np.arange(len(observations.rows)))

@@ -140,7 +140,6 @@ def matching(agreement: Array, orders: NDArray[np.int64] | None = None) -> NDArr
 
 
 def relabelled(values: Array, own: NDArray[np.int64], axes: int) -> Array:
-    """Permute the states of each draw along the first `axes` axes that are states."""
     found = values
     for axis in range(axes):
         order = own.reshape(*own.shape[:2], *[1] * axis, own.shape[2], *[1] * (values.ndim - 3 - axis))

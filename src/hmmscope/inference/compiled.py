@@ -157,7 +157,6 @@ def forward(
     ends: NDArray[np.int64] | None = None,
     openers: NDArray[np.int64] | None = None,
 ) -> None:
-    """Run `simd_over_sequences.forward`, or a faster equivalent, which writes its results to the given arrays."""
     if not few(process, work, sums=beliefs is None and ahead is None and openers is None):
         forward_in_products(process, work, doubtful, beliefs, norms, laws, ahead, totals, ends, openers)
         return

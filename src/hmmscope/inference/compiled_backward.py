@@ -114,7 +114,6 @@ def backward_in_products(
     weights: NDArray[np.float64],
     counts: tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]] | None = None,
 ) -> None:
-    """Compute the results of `simd_over_sequences.backward` by matrix products; write the expected counts."""
     size, run_backward = process.num_states, many_states.backward.load(np.float64)
     step, width = many_states.packed(process.transposed()[0]), many_states.width_of(size, np.dtype(np.float64))
     starts = work.starts.astype(np.int64)

@@ -47,7 +47,6 @@ class ConstrainedRows(Shown):
 
     @property
     def closed(self) -> bool:
-        """Return whether densities have a closed form, that is, any two rows share all tied groups or none."""
         return not self._linked.any()
 
     def pooled(self, counts: Array) -> Array:

@@ -166,12 +166,10 @@ class RowConstraints(Shown):
 
     @property
     def allowed(self) -> NDArray[np.bool_]:
-        """Entries that may be positive."""
         positive: NDArray[np.bool_] = ~(self.fixed == 0)
         return positive.reshape(self.shape)
 
     def with_zeros(self, zeros: NDArray[np.bool_]) -> "RowConstraints":
-        """Return constraints that also forbid the entries in `zeros` and entries tied to them."""
         lost = np.unique(self.groups[zeros.reshape(self.groups.shape) & (self.groups >= 0)])
         if not len(lost):
             return self
@@ -188,7 +186,6 @@ class RowConstraints(Shown):
 
     @property
     def num_free(self) -> int:
-        """Number of groups of tied entries minus the number of independent row sums."""
         count = self.multiplicity
         return count.shape[1] - (int(np.linalg.matrix_rank(count)) if count.size else 0)
 
@@ -224,7 +221,6 @@ class RowConstraints(Shown):
         return replace(self, fixed=np.where(gone, 0.0, self.fixed), groups=groups)
 
     def log_prior(self, probs: Array) -> float:
-        """Return the sum of log probabilities over one entry of each group."""
         _, first = np.unique(self.groups, return_index=True)
         chosen = first[self.groups.ravel()[first] >= 0]
         values = probs.reshape(-1)[chosen]

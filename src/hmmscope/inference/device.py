@@ -48,7 +48,6 @@ def forward_logs(
     *,
     predictions: bool = False,
 ) -> tuple[Float64[Tensor, "time component batch"], Bool[Tensor, "component batch"], Tensor]:
-    """Compute the results of `forward_logs_torch`, with the fused GPU kernel if it works on this device."""
     initial_MS, _, emission_MSV = rows
     if not fused_works(initial_MS.device, initial_MS.dtype, *emission_MSV.shape[1:]):
         return forward_logs_torch(rows, observations_BT, starts_T, predictions=predictions)
@@ -126,7 +125,6 @@ def log_likelihood_there(
     starts_T: Bool[Tensor, " time"],
     dtype: torch.dtype,
 ) -> tuple[Float64[Tensor, " batch"], Bool[Tensor, " batch"]]:
-    """Return log-likelihoods under one component, and a mask of underflow risk."""
     lean = dtype == torch.float64 or not law.states_emit
     if lean and _stays_representable(law):
         return _log_likelihood_64(law, observations_BT, starts_T)
@@ -275,14 +273,12 @@ def _rows(params: HMMParams, dtype: torch.dtype) -> tuple[Tensor, ...]:
 
 
 def fits_there(law: HMMParams, batch: int) -> bool:
-    """Return whether the device has enough memory for `beliefs_there`."""
     return law.states_emit or 8 * batch * law.initial_MS.shape[1] ** 2 <= CHUNK_BYTES
 
 
 def beliefs_there(
     law: HMMParams, observations_BT: Int64[Tensor, "batch time"], starts_T: Bool[Tensor, " time"]
 ) -> tuple[Float64[Tensor, "batch time state"], Bool[Tensor, " batch"]]:
-    """Return beliefs under one component, and a mask of underflow risk, without device synchronization."""
     (batch, time), device = observations_BT.shape, observations_BT.device
     first_VS, step_KSS, emission_VS = (part.to(device) for part in law.tables(0))
     symbols_TB = observations_BT.T.contiguous()

@@ -109,7 +109,6 @@ class MStepSettings:
         return Model(*(restricted(part, allowed) for part, allowed in zip(model, self.support, strict=True)))
 
     def constrained(self, model: Model) -> Model:
-        """Return the model closest to `model`, in KL divergence of the rows, that satisfies the constraints."""
         parts = zip(PARTS, model, strict=True)
         own = self.constraints
         return Model(*(own[part].maximise(probs) if part in own else probs for part, probs in parts))
@@ -197,7 +196,6 @@ class EMRunner:
         tolerance: float,
         callback: Callable[[int], object] = unheard,
     ) -> list[EMResult]:
-        """Run EM from several starting models in a batch."""
         num_tokens, iteration, going, stop = int(self.work.lengths.sum()), 0, np.arange(len(models)), False
         ends: dict[int, EMResult] = {}
         history: list[list[float]] = [[] for _ in models]
@@ -258,7 +256,6 @@ def counts_of_several(models: Model, work: PackedSequences, num_threads: int | N
 def counter_of_several(
     work: PackedSequences, num_states: int, num_symbols: int, num_threads: int | None = None
 ) -> Callable[[Model], Counts]:
-    """Return a function that computes `counts_of_several` for one set of sequences and reuses its work arrays."""
     threads = torch.get_num_threads() if num_threads is None else num_threads
     if can_run_side_by_side(num_states, work):
         return _SideBySide(work, num_states, num_symbols, threads).counts

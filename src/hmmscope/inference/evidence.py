@@ -186,7 +186,6 @@ def no_moves(count: int, size: int) -> Rows:
 
 
 def share_of(work: PackedSequences, share: int) -> PackedSequences:
-    """Select every `share`-th sequence, or shorten each sequence to 1 / `share` of its length."""
     if len(work.rows) >= share:
         part = work.part(np.arange(len(work.rows)) % share == 0)
         return part._replace(rows=np.arange(len(part.rows)))
@@ -221,7 +220,6 @@ class AnnealedSampler(Shown):
         return self.laws.get("initial"), self.laws.get("transition")
 
     def estimates(self) -> tuple[list[float], list[float], float]:
-        """Return log estimates of runs from the prior and of runs near the fit, and the ratio of their step numbers."""
         total = int(self.emissions.lengths.sum())
         levels = [self.emissions.likelihood(share) for share in SHARES if total >= LEAST * share]
         high, wide = self.emissions.likelihood(1), []
@@ -296,7 +294,6 @@ class AnnealedSampler(Shown):
         return Near(gain + whole, self._some(rows, counts), after, powers)
 
     def _some(self, rows: Rows, counts: Rows) -> Rows:
-        """Return counts of `CENTRES` particles with states labelled as in the fit."""
         step = max(1, PARTICLES // CENTRES)
         rows, (initial, moves, rest) = tuple(part[::step] for part in rows), (part[::step] for part in counts)
         order = labels(self.emissions, rows, self.fit, self.orders)
@@ -382,7 +379,6 @@ def labelled_as(
 
 
 def labels(emissions: Emissions, rows: Rows, fit: Rows, orders: NDArray[np.int64] | None = None) -> NDArray[np.int64]:
-    """Return which state of each model matches each state of the fit in the closest labelling; ties keep labels."""
     stays, kept = (np.diagonal(part[1], axis1=1, axis2=2) for part in (rows, fit))
     likely = emissions.likeness(rows[2:], fit[2:])
     likely = likely + stays[..., None] * np.log(kept) + (1 - stays)[..., None] * np.log1p(-kept)

@@ -191,7 +191,6 @@ def _given(start: Any, shapes: tuple[tuple[int, ...], ...]) -> SemiMarkovParams:
 
 
 def _without_repeats(rule: RowConstraints) -> RowConstraints:
-    """Forbid that a state follows itself, if this entry and another entry of the row are free."""
     size = len(rule.groups)
     count = np.bincount(rule.groups[rule.groups >= 0], minlength=rule.groups.size)
     alone = (rule.groups >= 0) & (count[rule.groups] == 1)
@@ -232,7 +231,6 @@ def _negative_binomial(before: Array, counts: Array, kept: NDArray[np.bool_]) ->
 
 
 def _with_mean(log_r: float, counts: Array, kept: NDArray[np.bool_]) -> Array:
-    """Return the negative binomial with this log r, restricted to `kept`, that has the mean of the counts."""
     k, r = np.arange(len(counts)), math.exp(log_r)
     base = np.array([math.lgamma(n + r) - math.lgamma(n + 1) for n in k.tolist()])
     base[~kept] = -np.inf

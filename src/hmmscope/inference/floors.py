@@ -63,7 +63,6 @@ def cyclic_hard_floor(num_actions: int, prediction_rate: float, num_steps: int) 
 
 
 def linear_variances(process: Process, num_steps: int) -> Float64[Tensor, " time"]:
-    """Compute the exact variance of observation t given the past, averaged over coordinates."""
     process = require_process_type(process, LinearGaussian)
     known = torch.zeros(process.num_states, process.num_states, dtype=torch.float64)
     steps = zip(kalman_steps(process, known), range(num_steps), strict=False)
@@ -71,7 +70,6 @@ def linear_variances(process: Process, num_steps: int) -> Float64[Tensor, " time
 
 
 def linear_floor(process: Process, num_steps: int, *, first: int = 0) -> float:
-    """Compute the least mean squared error per coordinate for observations first .. first + num_steps - 1."""
     require_count("num_steps", num_steps)
     require_count("first", first, 0)
     return float(linear_variances(process, first + num_steps)[first:].mean())

@@ -91,7 +91,6 @@ class Chains:
             require(getattr(self, name) >= least, name, f"must be at least {least}", getattr(self, name))
 
     def longer(self) -> "Chains":
-        """Return chains with twice the warm-up and twice the sweeps per sample."""
         return replace(self, warm_up=2 * self.warm_up, every=2 * self.every)
 
     @property

@@ -242,7 +242,6 @@ class KnownExpansion(Shown):
 def expansion_of(
     hmm: Process, symbols: Path, inputs: SequenceData | None, allowed: NDArray[np.bool_] | None
 ) -> Expansion:
-    """Return the expansion of a model on flat symbols, inputs and allowed states (N, S)."""
     found: Expansion
     if inputs is not None:
         assert hmm.num_inputs is not None

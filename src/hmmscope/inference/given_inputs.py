@@ -79,7 +79,6 @@ class GivenInputs(Process):
         return ObserverOutput(predicted, following, seen_terms(predicted, seen), {"belief": beliefs})
 
     def ahead(self, observations: Tensor, next_inputs: Int64[Tensor, " step"]) -> Forecast:
-        """Compute the distributions of the next observations and states, given their inputs."""
         inputs, time = torch.cat([self.inputs, next_inputs]), observations.shape[1]
         gaps = torch.full((len(observations), len(next_inputs)), MISSING)
         whole = torch.cat([observations, gaps], 1)

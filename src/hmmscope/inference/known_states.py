@@ -112,7 +112,6 @@ def conditioned(
 
 
 def paired(symbols: NDArray[np.int64], allowed: NDArray[np.bool_]) -> tuple[NDArray[np.int64], StateSets]:
-    """Number the distinct pairs (symbol, allowed states); return each pair's number, and the sets."""
     distinct, which = np.unique(allowed, axis=0, return_inverse=True)
     codes, numbers = np.unique(symbols * len(distinct) + which.ravel(), return_inverse=True)
     sets = StateSets(codes // max(1, len(distinct)), distinct[codes % max(1, len(distinct))])

@@ -147,7 +147,6 @@ def padded(process: Tables, states: tuple[int, ...], *, filling: float = 0.0) ->
 
 
 def with_emissions(process: Tables) -> Tables:
-    """Fold emissions into one step matrix per symbol if these matrices fit the cache."""
     num_symbols, size = process.first.shape
     if not process.states_emit or num_symbols * size**2 > CACHED:
         return process
@@ -292,7 +291,6 @@ def one_by_one(process: Tables) -> bool:
 
 
 def row_by_row(process: Tables, work: PackedSequences) -> bool:
-    """Return whether the filter of a labelled HMM processes sequences one by one."""
     large = process.num_states > simd_over_states.MOST and most_side_by_side > 0 and not process.states_emit
     return large and len(work.rows) <= FEW_SEQUENCES and not process.signed
 

@@ -71,7 +71,6 @@ def sampled_memory_error(
     num_samples: int = 10_000,
     seed: int = 0,
 ) -> MemoryLoss:
-    """Estimate `memory_error` from sampled sequences."""
     require(1 <= memory_length <= time, "memory_length", f"must be in [1, {time}]", memory_length)
     require_count("num_samples", num_samples, 2)
     require_memory("memory_error", 8 * 3 * num_samples * time)

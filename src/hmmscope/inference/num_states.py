@@ -73,7 +73,6 @@ class NumStatesChoice:
 
     @property
     def fields(self) -> dict[str, Any]:
-        """Values for the fields of `hmmscope.runs.fitting.FitResult`."""
         return {name: value for name, value in vars(self).items() if name != "num_states"}
 
 
@@ -277,13 +276,11 @@ def evidence_of_fits(
 
 
 def why_not(laws: Iterable[Mapping[str, ConstrainedRows]]) -> str:
-    """Return why the evidence cannot be computed under the constraints, or ""."""
     closed = all(law.closed for own in laws for law in own.values())
     return "" if closed else "some entries are tied between rows whose other entries differ"
 
 
 def units_of(lengths: NDArray[np.int64]) -> list[NDArray[np.int64]]:
-    """Return the lengths of the blocks into which each sequence is cut for scoring."""
     if len(lengths) >= FEW:
         return [lengths]
     size = -(-int(lengths.sum()) // BLOCKS)

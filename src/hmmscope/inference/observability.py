@@ -81,7 +81,6 @@ def observability(hmm: Process | str, steps: int = 1, *, method: str = "auto") -
 
 
 def pair_bound(hmm: Process, steps: int = 1) -> Observability:
-    """Compute an upper bound on gamma: half the smallest L1 distance between two states' emission rows."""
     words_SW = step_emission(hmm, steps)
     require_memory("observability", 8 * 2 * hmm.num_states**2)
     apart_SS = torch.cdist(words_SW, words_SW, p=1)

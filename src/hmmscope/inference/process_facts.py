@@ -57,7 +57,6 @@ def known_facts(hmm: Process) -> Facts:
 
 
 def affordable_observability(hmm: Process, steps: int = 1) -> Observability:
-    """Compute `observability`, or bounds if linear programs are slow or SciPy is missing."""
     num_words = hmm.num_symbols ** min(steps, 64)
     quick = hmm.num_states == num_words or (hmm.num_states <= 6 and num_words <= MAX_WORDS)
     if MAX_INVERTED < hmm.num_states <= num_words:

@@ -58,7 +58,6 @@ def check_ragged(
 def given_again(
     observations: object, alphabet: Alphabet, reset_mask: object, lengths: object
 ) -> tuple[Int64[Tensor, "batch time"], dict[str, Any], Bool[Tensor, "batch time"]]:
-    """Return checked observations, and keyword arguments `reset_mask` and `lengths`."""
     checked, mask, inside = check_ragged(observations, alphabet, reset_mask, lengths)
     given = checked.masked_fill(checked == (alphabet.count or 0), MISSING)
     return given, {"reset_mask": mask, "lengths": counted(inside)}, inside

@@ -78,7 +78,6 @@ class RestartSearch(Generic[End]):
 
     @property
     def restart_gap(self) -> float:
-        """Log-likelihood difference between the best two restarts; infinite for a single restart."""
         scores = sorted((end.log_likelihood for end in self.ends), reverse=True)
         return scores[0] - scores[1] if len(scores) > 1 else math.inf
 
@@ -106,9 +105,7 @@ class Steps(Protocol[M]):
     """Interface of EM for one family on one data set, with log-likelihoods in nats."""
 
     @property
-    def num_steps(self) -> float:
-        """Weighted number of observations."""
-        ...
+    def num_steps(self) -> float: ...
 
     def counts(self, model: M) -> tuple[Any, float]: ...
 
@@ -127,7 +124,6 @@ class EMResult(NamedTuple):
     history: tuple[float, ...] = ()
 
     def after(self, first: "EMResult | None") -> "EMResult":
-        """Return this result with the history of the earlier run that it continued."""
         return self if first is None else self._replace(history=first.history[:-1] + self.history)
 
 
@@ -211,7 +207,6 @@ def criterion(log_likelihood: float, free: Mapping[str, int], seen: Mapping[str,
 
 
 def check_limits(num_restarts: int, max_iterations: int, least: Mapping[str, float], **sizes: int) -> None:
-    """Check counts, and that the numbers in `least` are at least 0."""
     for name, value in (sizes | {"num_restarts": num_restarts, "max_iterations": max_iterations}).items():
         require_count(name, value)
     for name, limit in least.items():

@@ -72,7 +72,6 @@ class RowRules(Shown):
         return cls(rules, float(pseudo_count), {part: int(own.sum()) for part, own in zeros.items()})
 
     def constrained(self, rows: Rows) -> dict[str, Any]:
-        """Return the rows closest to `rows`, in KL divergence, that satisfy the constraints."""
         return {part: self.rules[part].maximise(own) if part in self.rules else own for part, own in rows.items()}
 
     def maximise(self, before: Rows, counts: Rows) -> dict[str, Any]:
@@ -95,7 +94,6 @@ class RowRules(Shown):
         return self.pseudo_count * sum(logs)
 
     def num_free(self, rows: Rows) -> dict[str, int]:
-        """Count the free probabilities of each parameter array that are positive in `rows`."""
         return {
             part: self.rules[part].num_free if part in self.rules else num_free(own > 0) for part, own in rows.items()
         }

@@ -41,7 +41,6 @@ def weighted_sum(logs: Tensor, weights: Array | None) -> Tensor:
 
 
 def with_weights(work: PackedSequences, weights: Array | None) -> PackedSequences:
-    """Return the sequences with the weights of their batch rows, without sequences of weight zero."""
     if weights is None:
         return work
     found = work._replace(weights=weights[work.rows])

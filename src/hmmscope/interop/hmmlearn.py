@@ -89,7 +89,6 @@ def to_hmmlearn(hmm: Process) -> Any:
 
 @functools.singledispatch
 def hmmlearn_model(hmm: Process, theirs: Any, arrays: dict[str, Any]) -> Any:
-    """Return an hmmlearn model with the emissions of a process; `hmmlearn_model.register` adds a class."""
     require_process_type(hmm, HMM, "hmm")
     model = theirs.CategoricalHMM(hmm.num_states, n_features=hmm.num_symbols)
     model.emissionprob_ = arrays["emission"]

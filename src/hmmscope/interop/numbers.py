@@ -32,7 +32,6 @@ def numbers(thing: Any, path: str, num_axes: int, hint: str) -> NDArray[np.float
 
 
 def rescaled(rows: NDArray[np.float64], tolerance: float) -> NDArray[np.float64]:
-    """Normalise rows with sums close to one; leave other rows unchanged, because `HMM` rejects them with an error."""
     sums = rows.sum(-1, keepdims=True)
     close = np.abs(sums - 1) <= tolerance
     return rows / np.where(close, sums, 1.0)

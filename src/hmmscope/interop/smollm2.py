@@ -30,7 +30,6 @@ FOLDER = "smollm2-135m"
 
 
 def fetch_smollm2(folder: str | Path = FOLDER) -> Path:
-    """Download SmolLM2 and write the model and its tokenizer to a new folder, in about a minute."""
     library = transformers()
     require_gguf(FILE)
     with store.new_folder(Path(folder)) as made, tempfile.TemporaryDirectory() as fetched:

@@ -137,7 +137,6 @@ class _Phase(_Compiled):
 
 
 def compile_unit(**options: Any) -> Callable[[Callable[..., Any]], Any]:
-    """Return a decorator that compiles a function for calls from compiled code; ``numba.njit`` gets `options`."""
 
     def make(function: Callable[..., Any]) -> Any:
         compiled = _Phase(function, options)
@@ -149,14 +148,12 @@ def compile_unit(**options: Any) -> Callable[[Callable[..., Any]], Any]:
 
 
 def lazy_compile_unit(called: Any) -> Any:
-    """Declare a compile unit that `load_late` compiles before its first call."""
     found = _called(called.phase, late=True)
     found.late = called.phase
     return found
 
 
 def load_late(dtype: DTypeLike, *called: Any) -> None:
-    """Compile the lazy compile units for a number type."""
     for one in called:
         one.late.ready(_number_of(dtype))
 
@@ -214,7 +211,6 @@ class CompiledFunction(_Compiled):
 
 
 def entry(**options: Any) -> Callable[[Callable[..., Any]], CompiledFunction]:
-    """Return a decorator that turns an annotated function into a `CompiledFunction`."""
     return lambda function: CompiledFunction(function, options)
 
 

@@ -41,7 +41,6 @@ def alone(function: Any) -> Iterator[None]:
 
 
 def keep(made: Any) -> bool:
-    """Cache a compiled function on disk; return False, with one warning, if no folder is writable."""
     try:
         made.enable_caching()
     except RuntimeError as error:
@@ -91,7 +90,6 @@ def kernel(**options: Any) -> Callable[[Callable[..., Any]], Any]:
 
 
 def compiled_signatures(made: Any) -> list[Any]:
-    """Return the argument types that are compiled already, in memory or on disk."""
     file, found = getattr(made._cache, "_cache_file", None), list(made.overloads)
     if file is None:
         return found

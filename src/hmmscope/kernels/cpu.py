@@ -33,7 +33,6 @@ def sample_paths(
     dtype: type[np.integer] = np.int64,
     num_threads: int = 1,
 ) -> tuple[NDArray[np.integer], NDArray[np.integer]]:
-    """Draw paths as arrays of `dtype`; see `sample_paths_reference`. The result does not depend on `num_threads`."""
     tables = (initial, transition, emission)
     return _in_blocks(_paths, key, samples, components, starts, tables, dtype, num_threads)
 
@@ -50,7 +49,6 @@ def sample_edges(
     dtype: type[np.integer] = np.int64,
     num_threads: int = 1,
 ) -> tuple[NDArray[np.integer], NDArray[np.integer]]:
-    """Draw paths as arrays of `dtype`; see `sample_edges_reference`."""
     tables = (initial, edges, np.uint64(num_states))
     return _in_blocks(_edges, key, samples, components, starts, tables, dtype, num_threads)
 

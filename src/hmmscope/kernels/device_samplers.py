@@ -32,7 +32,6 @@ def _multiply(a: Tensor, b: int) -> tuple[Tensor, Tensor]:
 def philox_torch(
     block: int, kind: int, samples: Int64[Tensor, " batch"], key: tuple[int, int]
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return the four random words (batch,) of counter (block, kind, sample mod 2^32, sample div 2^32), as int64."""
     c0, c1 = torch.full_like(samples, block), torch.full_like(samples, kind)
     c2, c3 = samples & _LOW, samples >> 32
     k0, k1 = key
@@ -66,7 +65,6 @@ def sample_paths_torch(
     transition: Int64[Tensor, "component state column"],
     emission: Int64[Tensor, "component state column"],
 ) -> tuple[Int64[Tensor, "batch time"], Int64[Tensor, "batch time"]]:
-    """Draw paths with int64 tables on the device; see `sample_paths_reference`."""
     observations = torch.empty(len(samples), len(starts), dtype=torch.int64, device=samples.device)
     states = torch.empty_like(observations)
     words: tuple[Tensor, ...] = ()
@@ -93,7 +91,6 @@ def sample_edges_torch(
     edges: Int64[Tensor, "component state column"],
     num_states: int,
 ) -> tuple[Int64[Tensor, "batch time"], Int64[Tensor, "batch time"]]:
-    """Draw paths with int64 tables on the device; see `sample_edges_reference`."""
     observations = torch.empty(len(samples), len(starts), dtype=torch.int64, device=samples.device)
     states = torch.empty_like(observations)
     words: tuple[Tensor, ...] = ()
@@ -139,7 +136,6 @@ class TorchSampler:
 def device_sampler(
     tables: tuple[NDArray[np.uint32], ...], *, num_states: int, num_symbols: int, device: torch.device
 ) -> DeviceSampler:
-    """Return the Triton sampler where it works, else the torch sampler."""
     if device.type == "cuda" and fused_works(device):
         from hmmscope.kernels.gpu import TritonSampler
 

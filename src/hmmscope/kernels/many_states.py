@@ -29,7 +29,6 @@ _I64 = ir.IntType(64)
 
 
 def width_of(size: int, dtype: np.dtype) -> int:
-    """Return the row width of a work array: a whole number of registers, plus one register against cache conflicts."""
     lanes = LANES * 4 // dtype.itemsize
     return (-(-size // lanes) + 1) * lanes
 
@@ -42,7 +41,6 @@ def widened(matrix: NDArray[np.floating]) -> NDArray[np.floating]:
 
 
 def packed(matrix: NDArray[np.floating]) -> NDArray[np.floating]:
-    """Pack a matrix (rows, columns) into zero-padded panels (panels, rows, columns of a tile)."""
     rows, cols = matrix.shape
     lanes = LANES * 4 // matrix.dtype.itemsize
     width = max(1, min(VECTORS, -(-cols // lanes))) * lanes

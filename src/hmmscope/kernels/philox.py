@@ -26,7 +26,6 @@ MAX_SAMPLES = 2**40
 
 
 def philox_reference(counter: tuple[int, int, int, int], key: tuple[int, int], rounds: int = ROUNDS) -> tuple[int, ...]:
-    """Compute the four words of a counter in Python integers, following the paper."""
     c0, c1, c2, c3 = counter
     k0, k1 = key
     for _ in range(rounds):

@@ -23,7 +23,6 @@ SUMS = {"reassoc", "contract", "nsz"}
 
 
 def has(feature: str) -> bool:
-    """Return whether compiled code may use the processor feature with this LLVM name."""
     return f"+{feature}" in cpu_target.target_context.codegen().magic_tuple()[2]
 
 
@@ -91,7 +90,6 @@ class Emitter:
         return self.shuffle(first, nothing, [0] * self.lanes)
 
     def across(self, vector: Any, join: Callable[[Any, Any], Any]) -> Any:
-        """Reduce all lanes to one number by joining the two halves of the vector repeatedly."""
         half = self.lanes
         while half > 1:
             half //= 2
@@ -108,7 +106,6 @@ class Emitter:
 
 
 def write_tile(e: Emitter, rows: int, vectors: int, spread: bool, sums: TileSum, add: Any, bias: Any) -> None:
-    """Emit the code of a tile, which reads A as single numbers if `spread` is true, else as vectors."""
     builder, s = e.builder, sums
     cells = [(row, col) for row in range(rows) for col in range(vectors)]
     places = [e.at(e.at(s.c, s.c_row, row), s.c_col, col) for row, col in cells]
@@ -163,7 +160,6 @@ def write_tile(e: Emitter, rows: int, vectors: int, spread: bool, sums: TileSum,
 
 
 def stripe_of(vectors: int, emitter: type[Emitter] = Emitter) -> Any:
-    """Build the product of a stripe of columns, `vectors` SIMD vectors wide, in tiles of 6, 4, 2 and 1 rows."""
 
     @intrinsic
     def stripe(  # type: ignore[no-untyped-def]
@@ -199,7 +195,6 @@ def stripe_of(vectors: int, emitter: type[Emitter] = Emitter) -> Any:
 
 @intrinsic
 def wide(typing):  # type: ignore[no-untyped-def]
-    """Let LLVM use registers of full width in the loops of the calling function."""
 
     def emit(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
         set.add(builder.function.attributes, '"prefer-vector-width"="512"')  # unknown to llvmlite, known to LLVM

@@ -65,7 +65,6 @@ def blocks(builder: Any, size: int, count: Any) -> Iterator[tuple[Any, Any]]:
 
 
 def _places(builder: Any, chains: int, size: int, count: Any) -> list[Any]:
-    """Return the state that each partial sum reads at each step; `size` - 1 means no state."""
     places = [number(i) for i in range(size)]
     for filled in range(chains - 1, 0, -1):
         few = builder.icmp_unsigned("<=", count, number(2 * filled))
@@ -170,7 +169,6 @@ def predicted(builder: Any, law: Any, count: Any, kind: Any, matrix: Any, stride
 
 
 def take(builder: Any, values: Any, count: Any, filling: Any, room_left: Any) -> Any:
-    """Read `count` numbers into a vector filled up with `filling`; `room_left` numbers are readable."""
     kind, size = filling.type, filling.type.count
     place = room(builder, kind)
     fits = builder.icmp_signed("<=", number(size), room_left)
@@ -188,7 +186,6 @@ def take(builder: Any, values: Any, count: Any, filling: Any, room_left: Any) ->
 
 
 def put(builder: Any, vector: Any, values: Any, count: Any) -> None:
-    """Write the vector's first `count` numbers, in pieces of power-of-two sizes."""
     place, done, power = room(builder, vector.type, vector), number(0), vector.type.count
     while power:
         bit = builder.and_(count, number(power))

@@ -42,7 +42,6 @@ def move(width, law, matrix, target):  # type: ignore[no-untyped-def]
 
 @inlined
 def add_moved(width, law, matrix, target):  # type: ignore[no-untyped-def]
-    """Add sum_i law_i matrix_ij to target_j, with four rows i at a time."""
     size = law.shape[0]
     for j in range(matrix.shape[1]):
         sums, i = target[j], 0
@@ -109,7 +108,6 @@ def arrive(width, first, step, emission, seen, begins, alive, law, following, no
 
 @inlined
 def doubt(width, law, smallest, found):  # type: ignore[no-untyped-def]
-    """Mark in `found` the lanes with a positive entry below `smallest`."""
     for i in range(law.shape[0]):
         row = law[i]
         for lane in range(len(width)):
@@ -136,7 +134,6 @@ def look(width, symbols, offset, length, t, size, seen):  # type: ignore[no-unty
 
 @inlined
 def group(width, offsets, lengths, begin, offset, length):  # type: ignore[no-untyped-def]
-    """Load the lanes' offsets and lengths, from sequence `begin` on; return the least and the largest length."""
     shortest, longest = lengths[begin], lengths[begin]
     for lane in range(len(width)):
         row = min(begin + lane, len(offsets) - 1)

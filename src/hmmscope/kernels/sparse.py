@@ -121,7 +121,6 @@ def backward(  # type: ignore[no-untyped-def]
     pair_counts,
     symbol_counts,
 ):
-    """Compute smoothed states and expected counts with the transition entries grouped by predecessor."""
     size, emits = beliefs.shape[1], len(emission) > 0
     ahead, factor, joint = np.empty(size), np.zeros(size), np.empty(size)
     sums, terms = np.zeros(len(weights) if len(pair_counts) else 0), 0

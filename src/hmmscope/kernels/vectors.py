@@ -27,7 +27,6 @@ _F64, _I32, _I8, _BIT = ir.DoubleType(), ir.IntType(32), ir.IntType(8), ir.IntTy
 
 
 def shared(num_states: int) -> Any:
-    """Return the argument `states` of the kernel that serves this number of states."""
     return next(kind(num_states) for kind, most in LENGTHS.items() if num_states <= most)
 
 
@@ -245,7 +244,6 @@ def lost_of(_: Any, before: Any, seen: Any, law: Any, smallest: Any) -> Any:
 
 @intrinsic
 def any_below(_: Any, marked: Any, vector: Any, bound: Any) -> Any:
-    """Return whether any lane of `vector` with a positive lane of `marked` is below `bound`."""
 
     def write(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         positive = builder.fcmp_ordered(">", args[0], ir.Constant(args[0].type, None))

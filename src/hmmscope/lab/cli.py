@@ -55,7 +55,6 @@ _WORDS = {
 
 
 def unknown_verb(name: str) -> InputError:
-    """Return the error for an unknown verb; it suggests the verb whose name or meaning is nearest."""
     from hmmscope.registry import not_registered
 
     verb_of = {word: verb for verb, words in _WORDS.items() for word in words.split()}
@@ -64,7 +63,6 @@ def unknown_verb(name: str) -> InputError:
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """Build the parser of all verbs from the dataclasses of their options."""
     raw: dict[str, Any] = {"formatter_class": argparse.RawDescriptionHelpFormatter}
     known = verbs()
     about = f"{__import__('hmmscope').__doc__}\n\n{_by_audience(known)}"
@@ -164,7 +162,6 @@ def _split_overrides(argv: Sequence[str]) -> tuple[list[str], list[str]]:
 
 
 def main(argv: Sequence[str] | None = None, *, own_process: bool = False) -> int:
-    """Run one command and return its exit code; if argcomplete runs the program, print completions instead."""
     if "_ARGCOMPLETE" in os.environ:
         importlib.import_module("argcomplete").autocomplete(build_parser())
     argv = list(sys.argv[1:] if argv is None else argv)

@@ -25,7 +25,6 @@ _MOST_BYTES = 2**20
 
 
 def split_name(name: str) -> tuple[str, str]:
-    """Split "FILE.py:NAME" into file and name; for other text, return the text and ""."""
     path, colon, attribute = name.rpartition(":")
     return (path, attribute) if colon and path.endswith(".py") else (name, "")
 
@@ -81,7 +80,6 @@ class ModelFile:
         return module
 
     def siblings(self) -> list[str]:
-        """Return the modules that the file imports from its own folder; `digest` does not cover them."""
         with one_line(f"model: {self.path}"):
             nodes = list(ast.walk(ast.parse(self.source)))
         direct = [alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names]

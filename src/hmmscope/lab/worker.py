@@ -55,7 +55,6 @@ def run(message: bytes) -> int:
 
 
 def say(code: int, message: str) -> int:
-    """Write to the log why this worker ends, where `local.Job` finds the reason, and return `code`."""
     with suppress(OSError):  # the disk of the log may be full
         print(f"error[{code}] {in_a_line(' '.join(message.split()))}", file=sys.stderr, flush=True)
     return code

@@ -180,7 +180,6 @@ def _chosen(output: Any, which: Any) -> Any:
 
 
 def call_on_tokens(model: Any, tokens: Tensor, name: str | None = None, given: Mapping[str, Any] | None = None) -> Any:
-    """Call a module or function on tokens, and on further required arguments that are listed in `FOLLOWING`."""
     first, options = _arguments(model, name, given or {})
     if options:
         kind = dtype_of(model) if isinstance(model, nn.Module) else torch.get_default_dtype()
@@ -316,12 +315,10 @@ def parts_of(model: nn.Module) -> list[nn.Module]:
 
 
 def innermost(model: nn.Module) -> nn.Module:
-    """Return the user's module inside torch.compile, DataParallel, DDP, FSDP, Fabric and `adapt`."""
     return list(shells(model))[-1]
 
 
 def named_module(model: nn.Module) -> nn.Module:
-    """Return the module whose parts have the user's names: the module that `adapt` calls, else that of `innermost`."""
     return next((shell for shell in shells(model) if isinstance(shell, AdaptedModule)), innermost(model))
 
 

@@ -105,7 +105,6 @@ class RotaryTable:
         self._kept: dict[tuple, Rotation] = {}
 
     def first(self, begin: int, end: int, like: Tensor, dtype: torch.dtype | None = None) -> Rotation:
-        """Return the rotations of positions begin .. end - 1, in `dtype` or that of `like`, on the device of `like`."""
         key = (dtype or like.dtype, like.device)
         if key not in self._kept or len(self._kept[key][0]) < end:
             with torch.inference_mode(False):  # cached tensors must also work in training
@@ -123,7 +122,6 @@ class RotaryTable:
 
 
 def rotation_dtype(x_BTD: Tensor) -> torch.dtype:
-    """Return the dtype of queries and keys for a residual stream; autocast may lower the precision."""
     kind = x_BTD.device.type
     rounded = x_BTD.dtype == torch.float32 and torch.is_autocast_enabled(kind)
     return torch.get_autocast_dtype(kind) if rounded else x_BTD.dtype

@@ -253,9 +253,7 @@ def cost_of(spec: "ModelSpec", model_io: ModelIO, columns: int, *, device: str =
 class ModelSpec(Protocol):
     """A registered dataclass of sizes, with an optional method ``cost``."""
 
-    def build(self, model_io: ModelIO, generator: torch.Generator) -> SequenceModel:
-        """Build the model."""
-        ...
+    def build(self, model_io: ModelIO, generator: torch.Generator) -> SequenceModel: ...
 
 
 def check_inputs(model_io: ModelIO, inputs: Tensor, feedback: Tensor | None) -> None:

@@ -110,7 +110,6 @@ class Memory:
     state: Tensor | None = None
 
     def through(self, q: Tensor, k: Tensor, v: Tensor, b: Tensor, log_a: Tensor | None) -> Tensor:
-        """Read a chunk of positions and update the state S."""
         keys, looks, late = b * (k @ k.transpose(2, 3)), (q @ k.transpose(2, 3)).tril(), None
         since, wanted = None, b * v
         if log_a is not None:

@@ -127,7 +127,6 @@ def described_inputs(inputs: Tensor) -> str:
 
 
 def embedding_failure(model: nn.Module, part: nn.Embedding, indices: Tensor, inputs: Tensor) -> InputError:
-    """Return the error for an index out of range in an embedding."""
     where, size = _name_of(model, part), part.num_embeddings
     own = f"its embedding {where}" if where else "this embedding"
     low, high = (int(end) for end in indices.aminmax())
@@ -219,7 +218,6 @@ def require_values(model: nn.Module) -> None:
 
 
 def read_number(model: Any, names: tuple[str, ...]) -> tuple[str, int] | None:
-    """Return the number in the first of these attributes that a model, its configuration or a wrapped module has."""
     owners = [model, *(own for name in _WRAPPED if isinstance(own := getattr(model, name, None), nn.Module))]
     for owner in owners:
         for where in (owner, *(config for name in CONFIGS if (config := getattr(owner, name, None)) is not None)):

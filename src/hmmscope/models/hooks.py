@@ -40,7 +40,6 @@ class AttentionHookPoint(HookPoint):
 
     @property
     def is_hooked_within(self) -> bool:
-        """True if an activation that fused attention does not compute is hooked."""
         return self.is_read or (self.mixed is not None and self.mixed.is_hooked)
 
 
@@ -245,7 +244,6 @@ def eager(model: nn.Module) -> Iterator[None]:
 
 
 def writing(tap: Pass, *, time_first: bool = False) -> Callable[..., Any]:
-    """Return a hook that passes a module's first output, as (batch, time, ...), through the hook point `tap`."""
 
     def wrote(module: nn.Module, args: tuple, output: Any) -> Any:
         if isinstance(output, tuple):
@@ -256,7 +254,6 @@ def writing(tap: Pass, *, time_first: bool = False) -> Callable[..., Any]:
 
 
 def reading(tap: Pass, *, time_first: bool = False) -> Callable[..., Any]:
-    """Return a hook that passes a module's first input, as (batch, time, ...), through the hook point `tap`."""
 
     def read(module: nn.Module, args: tuple, options: dict[str, Any]) -> tuple[tuple, dict[str, Any]]:
         if args:

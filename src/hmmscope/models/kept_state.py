@@ -49,7 +49,6 @@ class KeptState:
         self._names = {id(part): name for name, part in model.named_modules()}
 
     def outside_state(self) -> list[str]:
-        """Return the names of changed attributes and buffers that a state_dict does not contain."""
         found = []
         for part, buffers, plain in zip(self._parts, self._buffers, self._plain, strict=True):
             lost = plain | {name: buffers[name] for name in part._non_persistent_buffers_set if name in buffers}
@@ -114,7 +113,6 @@ def _others(hooks: Mapping[int, Any]) -> list[int]:
 
 
 def _reachable(values: list[Any], known: set[int], own: set[str]) -> Iterator[Any]:
-    """Yield the mutable values inside `values`, in modules, and in objects of the packages `own`."""
     stack, seen = values, set(known)
     while stack:
         value = stack.pop()

@@ -56,7 +56,6 @@ class Asked(Shown):
 
 
 def is_of_library(model: nn.Module) -> bool:
-    """Return whether all parts of a model are this library's; such models are not rehearsed."""
     model = unwrapped(model)
     if isinstance(model, AdaptedModule) or not _package(model).startswith("hmmscope"):
         return False
@@ -178,7 +177,6 @@ def _moved(weights: list[nn.Parameter]) -> Iterator[None]:
 
 
 def unwrapped(model: nn.Module) -> nn.Module:
-    """Return the user's module inside wrappers, because torch.compile would compile for each input size."""
     return named_module(model)
 
 
@@ -201,7 +199,6 @@ def failure_on_few(model: nn.Module) -> str:
 
 
 def copied_model(model: nn.Module) -> nn.Module:
-    """Return a copy of the model, without the user's forward hooks if the copy runs without them."""
     kept = KeptState(model)
     hooked = kept.disables
     with kept.without_hooks():

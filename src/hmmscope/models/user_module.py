@@ -159,7 +159,6 @@ class UserModuleSpec:
         return other
 
     def refusal(self, path: Any) -> str:
-        """Return a one-line message on how to load a run of a user's module."""
         name = model_name(self)
         return (
             f"{path}: its model is a user module, {name}; load it in Python with run = hs.load_run({str(path)!r}, "

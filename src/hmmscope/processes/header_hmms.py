@@ -90,7 +90,6 @@ def uniform(count: int) -> NDArray[np.float64]:
 
 
 def round_rows(rows: Matrices, denominator: int, least: int = 0) -> NDArray[np.int64]:
-    """Round rows to numerators >= `least` that sum to the denominator, by the largest-remainder method."""
     spare = denominator - least * rows.shape[-1]
     exact = rows / rows.sum(-1, keepdims=True) * spare
     found = np.floor(exact).astype(np.int64)

@@ -189,7 +189,6 @@ class _Driven(Process):
 
 
 def _as_tokens(hmm: InputOutputHMM, policy: Any, first: Any) -> HMM:
-    """Return the HMM of input_0, observation_0, input_1, ..., with symbols U + v for observations."""
     size, count, num_seen = hmm.num_states, hmm.num_inputs, hmm.num_symbols
     rows_UVU, first_U = policy_rows(policy, first, count, num_seen)
     held = num_seen if np.ndim(policy) == 3 else 1  # observations that a state holds

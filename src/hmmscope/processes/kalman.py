@@ -211,7 +211,6 @@ def _stack(matrices: list[Tensor], size: int) -> Tensor:
 
 
 def isotropic_gains(num_steps: int) -> Float64[Tensor, " time"]:
-    """Return the scalar gain of each step for orthogonal matrices and unit noise: 1/2, 3/5, ..., 1 / golden ratio."""
     gains, variance = [], 0.0
     for _ in range(num_steps):
         variance = (variance + 1) / (variance + 2)
@@ -255,7 +254,6 @@ def require_isotropic(process: LinearSystem) -> None:
 
 
 def steady_step(process: LinearSystem, *, tolerance: float = 1e-14, max_steps: int = 100_000) -> KalmanStep:
-    """Return the limit of the Kalman gain and covariance over time."""
     covariance = torch.zeros(process.num_states, process.num_states, dtype=torch.float64)
     for step, _ in zip(kalman_steps(process, covariance), range(max_steps), strict=False):
         change = float((step.covariance - covariance).abs().max())

@@ -277,7 +277,6 @@ def pinned(config: RunConfig, process: Process | None = None) -> RunConfig:
 
 
 def load_config(path: Path, overrides: dict[str, str] | None = None) -> RunConfig:
-    """Read a RunConfig from a YAML or JSON file."""
     return config_from_data(read_yaml(path), overrides)
 
 

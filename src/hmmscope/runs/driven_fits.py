@@ -49,7 +49,6 @@ def fit_driven(
     reading: Mapping[str, Any],
     names: Sequence[str] | None,
 ) -> tuple[Any, float, Any, dict[str, Any]]:
-    """Fit a model with each number of states, and choose one by BIC."""
     others = ("durations", "duration_family", "choose", "quiet")
     limits = {name: value for name, value in vars(options).items() if name not in others} | {"seed": seed}
     weights, known = as_weights(options.sequence_weights, len(data)), options.known_states

@@ -38,11 +38,9 @@ class FitAnswers(Tabular):
 
     @property
     def num_states(self) -> int:
-        """Return the chosen number of states; a semi-Markov state counts once, not once per remaining step."""
         return state_answers.num_shown(self.hmm)
 
     def predict(self, x: Any = None, *, names: bool = False, known_states: Any = None, **reading: Any) -> RowValues:
-        """Compute the most likely state path, a state per row; `names` gives names instead of integers."""
         return state_answers.predict(self.hmm, self._known("predict", x, known_states, reading), names=names)
 
     def predict_proba(self, x: Any = None, *, known_states: Any = None, **reading: Any) -> RowValues:
@@ -65,7 +63,6 @@ class FitAnswers(Tabular):
     def sample(
         self, length: int, num_sequences: int = 1, *, seed: int = 0, inputs: Any = None
     ) -> state_answers.SampledRows:
-        """Sample sequences of the fitted model; return their `observations` and `states`, row by row."""
         return state_answers.sample(self.hmm, length, num_sequences, seed=seed, inputs=inputs)
 
     def forecast(

@@ -40,7 +40,6 @@ class Forecasts(Shown, Tabular):
     index: Any = field(default=None, repr=False)
 
     def table(self) -> list[dict[str, Any]]:
-        """Return a row for each step and each symbol or coordinate."""
         return [
             ({"step": step + 1} if self.index is None else {"step": step + 1, "time": self.index[step]})
             | {"outcome": self.names[outcome] if self.names else outcome}

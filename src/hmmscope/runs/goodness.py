@@ -71,7 +71,6 @@ class Goodness(Tabular):
         return found
 
     def plot(self) -> Any:
-        """Return a Matplotlib figure with a panel for each family: points for the data over bands of simulations."""
         from matplotlib.figure import Figure
 
         families = list(self.p_values)

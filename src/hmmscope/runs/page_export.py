@@ -43,7 +43,6 @@ MOST_CONTEXTS, LONGEST_CONTEXT = 4096, 2
 
 
 def live_data(run: Run, process: Process | None = None) -> dict[str, Any]:
-    """Return the data for the interactive section of the model page of a run."""
     if run.config.target != "observation" or run.config.training.block_length:
         raise InputError("run: the interactive page needs a model that predicts the next observation in one pass")
     layout, seed, own = run.config.layout, run.config.seed, process is None

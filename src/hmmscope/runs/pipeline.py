@@ -263,7 +263,6 @@ class TrainingPass:
 
 
 def model_io_of(config: RunConfig, target: Target) -> ModelIO:
-    """Return the input and output sizes for the target, process and layout."""
     process, layout = target.process, target.layout
     vectors = process.real_valued
     return ModelIO(

@@ -133,7 +133,6 @@ class Posterior(Shown, Tabular):
 
 
 def worst_r_hat(arrays: Iterable[NDArray[np.float64]]) -> float:
-    """Return the largest R-hat of all parameters that vary between draws; 1 if none varies."""
     ratios = np.concatenate([r_hat(values.reshape(*values.shape[:2], -1)) for values in arrays])
     return float(np.max(ratios[~np.isnan(ratios)], initial=1.0))
 
@@ -168,7 +167,6 @@ class FitData:
 
     @property
     def rows(self) -> GivenRows:
-        """Return the sequences with the labels of their rows."""
         if isinstance(self.data, VectorData):
             return of_vectors(self.data, self.index, self.columns)
         return of_symbols(self.data, self.index, self.inputs)
@@ -186,7 +184,6 @@ class FitData:
         max_lengthening: int = 1,
         rules: Mapping[str, ConstrainedRows] | None = None,
     ) -> Posterior:
-        """Draw from the posterior of a model; `laws` are options of the emission prior, `rules` the constraints."""
         require(is_count(max_lengthening), "max_lengthening", "must be at least 1 and whole", max_lengthening)
         factor, found = 0, None
         with StoppableProgress(chains.num_sweeps, "posterior", quiet=None) as heard:

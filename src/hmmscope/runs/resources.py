@@ -14,14 +14,12 @@ ADVICE = "reduce training.num_log_checkpoints or the size of the model, or choos
 
 
 def disk_bytes(config: RunConfig, model_io: ModelIO) -> int:
-    """Return the largest size of a run folder in bytes, which includes a second checkpoint while it is written."""
     spec, cost = config.training, cost_of(config.model, model_io, config.layout.context_length)
     kept = len({spec.num_steps, 1}.union(spec.log_checkpoint_steps)) + 1
     return 200 * spec.num_steps + (0 if cost is None else 12 * cost.parameters * kept)
 
 
 def warn_if_large(config: RunConfig, model_io: ModelIO) -> None:
-    """Warn about size, memory and time before training more than `LARGE` parameters on the CPU."""
     spec, columns = config.training, config.layout.context_length
     cost = cost_of(config.model, model_io, columns, device=spec.device)
     if cost is None or spec.device != "cpu" or cost.parameters <= LARGE:

@@ -59,7 +59,6 @@ class RowValues(np.ndarray[Any, Any]):
         return np.split(np.asarray(self), np.cumsum(self.lengths)[:-1])
 
     def columns(self) -> dict[str, Any]:
-        """Return the labels of the rows and the columns, for `polars.DataFrame` or `pyarrow.table`."""
         return self._labels() | self._values()
 
     def to_csv(self, path: object) -> None:
@@ -129,7 +128,6 @@ def multiple_of(step: np.timedelta64, count: float) -> np.timedelta64:
 
 
 def duration_text(step: np.timedelta64) -> str:
-    """Format a duration in its two largest units, such as `1 h 40 min`; NaT gives "always"."""
     if np.isnat(step):
         return "always"
     seconds = float(step / np.timedelta64(1, "us")) / 1e6

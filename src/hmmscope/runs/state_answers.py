@@ -42,11 +42,9 @@ class SampledRows(NamedTuple):
     states: RowValues
 
     def columns(self) -> dict[str, Any]:
-        """Return the columns, for `polars.DataFrame` or `pyarrow.table`."""
         return self.observations.columns() | {"state": np.asarray(self.states)}
 
     def to_pandas(self) -> Any:
-        """Return a pandas DataFrame of coordinates and states."""
         found = self.observations.to_pandas()
         return (found.to_frame() if found.ndim == 1 else found).assign(state=np.asarray(self.states))
 

@@ -56,7 +56,6 @@ def _by_input(draw: Callable[..., Any], hmm: Process, ax: Any, *, figsize: Any =
 
 
 def split_options(options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Split options into options of plots and options for reading observations."""
     own = {name: value for name, value in options.items() if name in OPTIONS}
     return own, {name: value for name, value in options.items() if name not in OPTIONS}
 
@@ -105,7 +104,6 @@ def observations(
 
 
 def probabilities(hmm: Process, given: GivenRows, *, ax: Any = None, sequence: int = 0, figsize: Any = None) -> Any:
-    """Plot the posterior probability of each state over time, as stacked areas that add up to one."""
     one, place = _chosen(given, sequence)
     found = np.asarray(predict_proba(hmm, one))
     axes = new_axes(ax, figsize or (9.0, 2.2))
@@ -118,7 +116,6 @@ def probabilities(hmm: Process, given: GivenRows, *, ax: Any = None, sequence: i
 
 
 def overview(hmm: Process, given: GivenRows | None, *, ax: Any = None, figsize: Any = None, **options: Any) -> Any:
-    """Plot transitions, emissions and, with observations, states over time; return the figure."""
     if ax is not None:
         raise InputError("ax: applies to a single plot; choose a kind, such as 'transitions'")
     parts = constant_inputs(hmm)[:MOST_PANELS]
@@ -149,7 +146,6 @@ def _details(hmm: Process, given: GivenRows | None, parts: Any, figure: Any, gri
 
 
 def convergence(fit: Any, *, ax: Any = None, figsize: Any = None) -> Any:
-    """Plot, over iterations, how far the log-likelihood of each restart is below that of the best restart."""
     found = fit.fits.get(fit.num_states)
     if found is None or not found.history:
         raise InputError("kind: 'convergence' needs the restarts of a fit, which a stream does not store")
@@ -173,7 +169,6 @@ def convergence(fit: Any, *, ax: Any = None, figsize: Any = None) -> Any:
 
 
 def num_states(fit: Any, *, ax: Any = None, figsize: Any = None) -> Any:
-    """Plot the posterior probability of each number of states as bars, and the BIC as a line."""
     if fit.support is None:
         raise InputError("kind: 'num_states' needs several numbers of states; fit with num_states=[1, 2, 3]")
     axes = new_axes(ax, figsize or (6.0, 3.6))
@@ -228,7 +223,6 @@ def _along(axes: Any, given: GivenRows, place: Any) -> None:
 
 
 def _spans(axes: Any, hmm: Process, path: Any, place: Any, missing: Any) -> None:
-    """Colour the background by state, paler where the observation is missing."""
     at = needed("matplotlib.dates", "plot").date2num(place) if place.dtype.kind == "M" else place.astype(float)
     middles = (at[1:] + at[:-1]) / 2
     edges = np.concatenate([at[:1], middles, at[-1:]])

@@ -49,7 +49,6 @@ def transitions(hmm: Process, given: GivenRows | None = None, *, ax: Any = None,
 
 
 def durations(hmm: Process, given: GivenRows | None = None, *, ax: Any = None, figsize: Any = None) -> Any:
-    """Plot the distribution of durations of visits to each state; points show complete visits in the data."""
     axes = new_axes(ax, figsize or (5.6, 3.6))
     longest = max(2, min(200, int(3 * np.nan_to_num(max(dwell_rows(hmm)), posinf=60.0)) + 1))
     if hmm.visits is not None:

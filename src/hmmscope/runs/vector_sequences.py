@@ -28,7 +28,6 @@ LEAST_PARTS, SHORTEST = 20, 16
 
 
 def emission_of(source: Any, asked: str | type[EmissionHMM] | None, reading: dict[str, Any]) -> str | type[EmissionHMM]:
-    """Return the requested emission family; the default is "gaussian" for fractional numbers, else "symbols"."""
     if asked == "symbols":
         return "symbols"
     if asked is not None:
@@ -83,7 +82,6 @@ def choose_vectors(
     more: dict[str, Any],
     choose: str | None = None,
 ) -> tuple[NumStatesChoice, dict[str, Any]]:
-    """Fit vectors with each number of states, and choose a number; also return further fields of `FitResult`."""
     apart, cut = data, ""
     if judges is not None and judges.rows.shape[1] != data.rows.shape[1]:
         raise InputError(f"validation: must have {data.rows.shape[1]} coordinates, got {judges.rows.shape[1]}")

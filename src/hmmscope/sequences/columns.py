@@ -88,7 +88,6 @@ def categories_of(column: Any) -> list[Any] | None:
 
 
 def as_labels(index: Any) -> NDArray[Any]:
-    """Return row labels as an array; dates with a time zone become datetime64 in UTC."""
     found = np.asarray(index)
     if found.dtype.kind == "O" and len(found) and hasattr(found[0], "astimezone") and hasattr(index, "tz_convert"):
         found = np.asarray(index.tz_convert("UTC").tz_localize(None))
@@ -96,7 +95,6 @@ def as_labels(index: Any) -> NDArray[Any]:
 
 
 def labels_of(source: Any) -> Any:
-    """Return the row labels of a pandas object or an xarray dimension; None if they are row numbers."""
     index = getattr(source, "index", None)
     if hasattr(source, "indexes") and len(getattr(source, "dims", ())) == 1:
         index = next(iter(source.indexes.values()), None)

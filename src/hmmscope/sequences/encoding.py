@@ -146,7 +146,6 @@ def within(rows: Sequence[Any], lengths: object) -> list[Any]:
 
 
 def encode_numbers(rows: Sequence[object], alphabet: Alphabet, how: str, where: Callable[[int], str]) -> Encoded:
-    """Encode rows of symbol numbers."""
     arrays = [_whole(row, alphabet.missing, partial(where, number)) for number, row in enumerate(rows)]
     if not arrays:
         raise InputError(f"{where(-1)}: holds no sequence")
@@ -241,7 +240,6 @@ def _no_name(word: object, known: tuple[str, ...], alphabet: Alphabet, where: st
 
 
 def encode_characters(lines: list[str], alphabet: Alphabet, how: str, where: Callable[[int], str]) -> Encoded:
-    """Encode lines of characters; if the alphabet has no names, it becomes their set in Unicode order."""
     if alphabet.names is None and alphabet.count is not None:
         return encode_words([list(line) for line in lines], alphabet, how, where)
     points = np.frombuffer("".join(lines).encode("utf-32-le", "surrogatepass"), np.uint32)

@@ -105,18 +105,15 @@ class Missing:
             )
 
     def advice(self, value: object) -> str:
-        """Return how to declare this value as missing."""
         names = [*self.names, "none" if is_nothing(value) else str(value)]
         given = repr(names[0] if len(names) == 1 else names)
         return f"{IF_MISSING}, pass missing={given} (--missing {','.join(names) or shown('')})"
 
     def hint(self, name: object) -> str:
-        """Return `advice` if this name often represents a missing observation, else ""."""
         usual = str(name).lower() in USUAL_GAPS or name in _USUAL_LETTERS
         return f"; {self.advice(name)}" if usual else ""
 
     def said(self) -> str:
-        """Return the values that represent missing observations, as text for messages."""
         return ", ".join(name if name else "an empty cell" for name in self.names)
 
 

@@ -28,7 +28,6 @@ def smallest(count: int) -> type[np.integer]:
 
 
 def too_sparse(given: int | None, num_symbols: int, num_observations: int) -> bool:
-    """Return whether an inferred alphabet is implausibly larger than the number of observations."""
     return given is None and num_symbols > max(_MANY, _EACH * num_observations)
 
 

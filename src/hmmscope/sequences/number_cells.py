@@ -37,7 +37,6 @@ _THOUSANDS = re.compile(r"[+-]?[1-9]\d{0,2}[,.]\d{3}")
 
 
 def split_names(column: str, table: Table) -> list[str]:
-    """Return the columns named in a text, which may list several with commas."""
     return [column] if table.has(column) else [name.strip() for name in column.split(",")]
 
 

@@ -70,7 +70,6 @@ class ReadRequest:
         self.time_options = {name: getattr(self.read_options, name) for name in TIME_OPTIONS}
 
     def understood(self, found: Encoded) -> Encoded:
-        """Add the applied reading options to the encoded sequences."""
         reading = replace(
             found.read_options,
             column=self.column,
@@ -91,7 +90,6 @@ class ReadRequest:
         return replace(found, read_options=reading, how=how)
 
     def choose(self, fields: Iterable[object]) -> list[str]:
-        """Return the names of the columns; select the stored column if present."""
         names = [str(field) for field in fields]
         if self.column is None and self.kept.column in names:
             self.column, self.group = self.kept.column, self.group or self.kept.group
@@ -110,7 +108,6 @@ class ReadRequest:
         return names
 
     def of_file(self, header: Mapping[str, Any]) -> Alphabet | None:
-        """Use the alphabet that a file stores; return the caller's alphabet if it differs from that one."""
         self._check_header(header)
         self.own = "format" in header
         if header.get("gaps"):
@@ -142,7 +139,6 @@ class ReadRequest:
             raise InputError(f"{self.what}: num_symbols: must be the number of names, {known}, got {shown(count)}")
 
     def field(self, fields: list[str]) -> str:
-        """Return the name of the field to read: the requested field, `observations`, or the only field."""
         if self.column is not None:
             if self.column not in fields:
                 if all(name in fields for name in self.column.split(",")):
@@ -158,7 +154,6 @@ class ReadRequest:
         )
 
     def at(self, noun: str) -> Callable[[int], str]:
-        """Return a function from a row number to the row's name in messages, and from -1 to the source's name."""
         known = self.row_numbers if noun == "row" else None
         return lambda n: self.what if n < 0 else f"{self.what}: {noun} {n + 1 if known is None else known[n]}"
 
@@ -166,7 +161,6 @@ class ReadRequest:
         return encode_numbers(within(rows, self.lengths), self.alphabet, how, self.at(noun))
 
     def whole(self, array: NDArray[Any], lengths: object, how: str) -> Encoded | None:
-        """Encode an array (sequence, time) without copies; return None if its numbers need checks."""
         plain = array.dtype.kind in "iu" and array.ndim == 2 and not isinstance(array, np.ma.MaskedArray)
         if not plain or not array.size or self.missing.names or (lengths is not None and len(array) != 1):
             return None
@@ -272,7 +266,6 @@ class ReadRequest:
         return all(isinstance(value, str) or is_nothing(value) or self.missing.has(value) for value in values)
 
     def table(self, table: Table) -> Encoded:
-        """Encode a table's column of sequences or, if a group or time column is given, of symbols."""
         names = self.choose(table.names)
         name = self.field(names)
         table.require(name, "column")
@@ -309,7 +302,6 @@ class ReadRequest:
         return replace(self._symbols(rows, how), index=steps.index, names=steps.names)
 
     def adopt(self, categories: list[Any]) -> None:
-        """Use all categories of a categorical column as the alphabet."""
         if categories and all(isinstance(one, str) for one in categories):
             self.unit = self.unit or "lines"
             names = [one for one in categories if not self.missing.has(one)]
@@ -350,7 +342,6 @@ def _decimals(values: Sequence[object], missing: Missing) -> bool:
 
 
 def plain(values: Any) -> Any:
-    """Convert to Python lists; masked entries become `MISSING`."""
     values = to_plain(values)
     if isinstance(values, np.ma.MaskedArray) and values.dtype.kind in "iubf":
         values = Missing().marked(values) if np.ma.is_masked(values) else values.data

@@ -42,7 +42,6 @@ ENDINGS = (*TEXT, *FASTA, *FASTQ, *TABLES, *ARRAYS)
 
 
 def read_file(path: Path, asked: ReadRequest) -> Encoded:
-    """Read the sequences of a file in the format that its name ends with; other endings mean text."""
     ending = ending_of(path)
     if ending not in TABLES:
         asked.no_group()
@@ -331,7 +330,6 @@ def _require_whole(array: NDArray[Any], asked: ReadRequest) -> None:
 
 
 def read_again(found: Encoded, asked: ReadRequest) -> Encoded:
-    """Return encoded sequences with the symbols of a request: other names, or another number of symbols."""
     wanted, options = asked.alphabet, asked.read_options.to_data() | ({} if asked.lengths is None else {"lengths": 0})
     if options:
         raise InputError(f"{next(iter(options))}: applies only when a source is read, and SequenceData is already read")

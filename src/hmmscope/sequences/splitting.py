@@ -18,7 +18,6 @@ def hashes_of(sequences: Iterable[bytes], seed: int) -> list[bytes]:
 
 
 def parts_of_hashes(keys: list[bytes], train: float = 0.8, validation: float = 0.1) -> NDArray[np.int64]:
-    """Return the part of each sequence: 0 for training, 1 for validation, 2 for test."""
     order = sorted(set(keys))
     num_validation, num_test = (max(1, round(share * len(order))) for share in (validation, 1 - train - validation))
     num_train = max(1, len(order) - num_validation - num_test)
@@ -27,7 +26,6 @@ def parts_of_hashes(keys: list[bytes], train: float = 0.8, validation: float = 0
 
 
 def block_length(num_steps: int) -> int:
-    """Return the length that cuts `num_steps` observations into about 50 pieces; at least 16."""
     return -(-num_steps // max(1, min(_BLOCKS, num_steps // _SHORTEST_BLOCK)))
 
 

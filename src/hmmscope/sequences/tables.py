@@ -107,7 +107,6 @@ def _parsed(text: str, separator: str) -> list[list[str]]:
 
 
 def separator_of(text: str, separators: str) -> str:
-    """Return the separator that gives every line the same number of cells; if none does, the first in `separators`."""
     if len(separators) == 1:
         return separators
     lines = [line for line in text[: 64 * _SAMPLE * 80].splitlines()[:_SAMPLE] if line.strip()]
@@ -154,7 +153,6 @@ class Table:
         self.numbers, self.labels, self.separator = numbers, labels, separator
 
     def raw(self, name: str) -> Any:
-        """Return a column as the source holds it; the name `index` gives the index of a frame."""
         if name not in self.names and self.labels is not None and name in (INDEX, str(self.labels.name)):
             return self.labels
         return self._take(name)

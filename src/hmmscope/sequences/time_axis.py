@@ -75,7 +75,6 @@ class _Found:
 def put_on_grid(
     cells: Any, groups: Sequence[tuple[str | None, NDArray[np.int64]]], axis: TimeAxis, where: Callable[[int], str]
 ) -> Steps:
-    """Place the rows of each sequence on a regular grid of times."""
     axis.check()
     every = None if axis.every in (None, EACH_ROW) else parse_duration(axis.every, "every")
     gap = None if axis.gap is None else parse_duration(axis.gap, "gap")

@@ -180,7 +180,6 @@ def as_rows(X: Any) -> Any:
 
 
 def with_lengths(X: Any, lengths: Any, *, symbols: bool) -> tuple[Any, Any]:
-    """Return the rows and lengths of a file, `SequenceData` or `VectorData`; return other X and lengths unchanged."""
     if isinstance(X, str | Path):
         X = SequenceData(X) if symbols else read_vectors(X)
     if not isinstance(X, SequenceData | VectorData):

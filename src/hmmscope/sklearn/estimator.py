@@ -344,7 +344,6 @@ class HiddenMarkovModel(BaseEstimator):
 
     @property
     def monitor_(self) -> Any:
-        """Convergence monitor of the fit, which users may replace."""
         for name in ("_ran", "_own_monitor"):
             if name in self.__dict__:
                 return self.__dict__[name]

@@ -52,7 +52,6 @@ _OCCUPIED = {errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR, errno.EISDIR}
 
 @contextmanager
 def writing(path: Path, needed: int) -> Iterator[None]:
-    """Convert OS errors of writing to one-line errors."""
     try:
         yield
     except OSError as error:
@@ -138,7 +137,6 @@ def refuse_special(path: Path) -> None:
 
 
 def temporary_sibling(path: Path) -> Path:
-    """Return an unpredictable path in the same folder that matches the pattern LEFTOVER."""
     return path.parent / f"{_PREFIX}{path.name[:100]}-{secrets.token_hex(8)}"
 
 

@@ -59,7 +59,6 @@ class Journal:
                 raise
 
     def sync(self) -> None:
-        """Write all records to the disk durably; after one failure, every later call fails too."""
         with disk.writing(self.path, 0):
             if self._sync_failed:
                 raise OSError(errno.EIO, "an earlier sync failed")

@@ -117,7 +117,6 @@ def read_npz(path: Path) -> dict[str, NDArray[Any]]:
 
 
 def read_npy(path: Path) -> NDArray[Any]:
-    """Map the plain array of an NPY file into memory, with the errors of `read_npz`."""
     with disk.reading(path, managed=False) as file:
         try:
             shape, fortran, kind, begin = _head_of(file, os.fstat(file.fileno()).st_size, path.name)

@@ -170,7 +170,6 @@ class RunDir:
 
     @property
     def metrics(self) -> Journal:
-        """Return the journal metrics.jsonl, which holds records that the seed determines."""
         return self._journal("metrics.jsonl")
 
     @property
@@ -310,7 +309,6 @@ class RunDir:
     # ----------------------------------------------------------------------------------------------------------------
 
     def mark_done(self, summary: dict) -> None:
-        """Mark the run as finished: sync the journals, then write the checksums of all files and done.json."""
         self.metrics.sync()
         self.timing.sync()
         done = store.json_bytes(summary, "done")

@@ -80,7 +80,6 @@ def write_seal(
 
 
 def add(folder: Path, names: Sequence[str], stayed: Sequence[str] = ()) -> None:
-    """Add the checksums of files that were made from a sealed folder to its second seal, added.json."""
     with disk.one_at_a_time(folder):
         seal = read_seal(folder)
         if seal is None:
@@ -101,7 +100,6 @@ def keep(folder: Path, names: Sequence[str]) -> None:
 
 
 def cover(made: Path) -> None:
-    """Add the checksums of a new file or folder to the seal of the folder around it, if that folder has one."""
     place = Path(os.path.abspath(made))
     if not os.path.lexists(place) or os.path.lexists(place / SEAL):
         return

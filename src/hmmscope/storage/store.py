@@ -135,7 +135,6 @@ def read_tensors(path: Path, *, limit: int = 1 << 40, managed: bool = False) -> 
 
 
 def parse_tensors(data: bytes, where: str) -> dict[str, "torch.Tensor"]:
-    """Parse the bytes of a safetensors file; `where` starts the error message."""
     from safetensors.torch import load
 
     try:
@@ -164,7 +163,6 @@ def _split_header(data: bytes) -> tuple[dict[str, Any], bytes]:
 
 
 def dump(obj: Any, where: str, **options: Any) -> bytes:
-    """Return an object as JSON bytes, with NumPy and torch scalars as numbers."""
 
     def scalar(value: Any) -> Any:
         if getattr(value, "ndim", None) == 0:
@@ -259,7 +257,6 @@ def _make_and_open(path: Path) -> int:
 
 
 def make_folder(path: Path) -> None:
-    """Create a folder and its missing parents durably; an existing folder stays as it is."""
     path = Path(path)
     if not path.is_dir() and path != path.parent:
         make_folder(path.parent)
@@ -287,7 +284,6 @@ def file_entries(folder: Path, names: Sequence[str]) -> dict[str, dict[str, Any]
 
 
 def check_entries(folder: Path, entries: dict[str, Any], where: str) -> None:
-    """Compare files with their recorded sizes and digests; errors call the record `where`."""
     for name, expected in entries.items():
         with _opened_entry(folder, name, expected, where) as stream:
             _check_digest(hashlib.file_digest(stream, "sha256").hexdigest(), folder / name, expected, where)
@@ -334,7 +330,6 @@ def verify_folder(path: Path, *, exact: bool = True) -> dict:
 
 
 def read_manifest(path: Path, *, exact: bool = True) -> dict:
-    """Return the manifest of a folder; if `exact` is true, the names of the files are compared with it."""
     path = Path(path)
     if path.is_symlink() or not path.is_dir():
         raise DamagedError(f"{path}: missing, or a link, or not a folder")
@@ -372,7 +367,6 @@ def move_folder(path: Path, new: Path) -> None:
 
 
 def remove_leftovers(folder: Path) -> None:
-    """Remove temporary files and folders that killed processes left in `folder`."""
     with disk.writing(folder, 0):
         disk.remove_leftovers(folder)
 

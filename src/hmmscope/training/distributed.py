@@ -50,7 +50,6 @@ class ProcessGroup:
         return torch.device(kind)
 
     def share(self, value: Any) -> Any:
-        """Broadcast the leader's JSON-compatible `value`."""
         return value
 
     def share_tensor(self, tensor: Tensor) -> Tensor:

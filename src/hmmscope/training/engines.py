@@ -89,7 +89,6 @@ def uncovered(model: ModelSpec, model_io: ModelIO, spec: TrainingSpec, num_proce
 
 
 def torch_seconds(model: ModelSpec, model_io: ModelIO, spec: TrainingSpec, columns: int) -> float:
-    """Estimate torch's seconds per step on one core from the constants `CPU_RATE` and `CPU_STEP`."""
     cost = cost_of(model, model_io, columns)
     flops = 0.0 if cost is None else cost.flops
     return spec.num_steps * (CPU_STEP + spec.batch_size * flops / CPU_RATE)

@@ -72,7 +72,6 @@ class SingleProcess:
         return total
 
     def part_size(self, batch: Batch, step: int) -> int:
-        """Return the largest number of samples in one forward pass."""
         return max(1, -(-len(batch.tokens) // self.spec.accumulation_steps))
 
     def take(self, moments: Moments, batch: Batch, target: Target, step: int) -> tuple[float, float]:
@@ -271,7 +270,6 @@ def check_processes(spec: TrainingSpec, size: int) -> None:
 
 
 def share_of_labels(part: Batch, target: Target, count: int) -> float:
-    """Return the fraction of a batch's `count` labels that is in `part`: its weight in the mean loss."""
     return target.num_labels(part) / max(1, count)
 
 

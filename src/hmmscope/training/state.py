@@ -42,7 +42,6 @@ def save_state(
     world: ProcessGroup | None = None,
     milestones: Collection[int] = (),
 ) -> None:
-    """Save a checkpoint of gathered weights and moments; all processes take part."""
     world = world or ProcessGroup()
     names = dict(model.named_parameters())
     copies = world.size > 1 and not any(hasattr(parameter, "full_tensor") for parameter in names.values())
@@ -67,7 +66,6 @@ def save_state(
 def restore_weights(
     model: torch.nn.Module, run: RunDir | None, world: ProcessGroup | None = None, *, adamw: bool = True
 ) -> "Restored":
-    """Load the newest checkpoint's weights, and truncate the metrics to the checkpoint's step."""
     world = world or ProcessGroup()
     found = run.load_checkpoint() if run is not None else None
     tensors: dict[str, torch.Tensor] = {}
@@ -106,7 +104,6 @@ class Restored(Shown):
     numbers: dict[str, Any] = field(default_factory=dict)
 
     def into(self, model: torch.nn.Module, moments: Moments) -> None:
-        """Copy the moments to the parameters of `model`, which may be sharded."""
         if not self.step:
             return
         if moments.optimizers:

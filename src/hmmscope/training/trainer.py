@@ -61,7 +61,6 @@ class BatchSchedule:
         self.at(0)
 
     def at(self, step: int) -> tuple[ProcessDataset, Target]:
-        """Return the dataset and target of a step, cut to the length of its curriculum stage."""
         length = self._spec.stage_length(step, self.dataset.layout.num_observations)
         if length not in self._stages:
             layout = self.dataset.layout
@@ -119,7 +118,6 @@ class BatchAhead:
         return made
 
     def prepare(self) -> None:
-        """Prepare the next batch now if the training runs on a GPU."""
         if self.active and self._next < self._num_steps:
             self._made = self._make(self._next)
 
@@ -290,7 +288,6 @@ def train_step(
     step: int,
     engine: SingleProcess | None = None,
 ) -> tuple[float, float]:
-    """Take a training step; return the loss and gradient norm before the step."""
     return (engine or SingleProcess(model, spec)).take(moments, batch, target, step)
 
 

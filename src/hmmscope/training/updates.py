@@ -84,7 +84,6 @@ def loss_dtype(model: nn.Module) -> torch.dtype:
 def loss_of_grain(
     model: nn.Module, batch: Batch, target: Target, spec: TrainingSpec, weight: float, auxiliary: Any = None
 ) -> Tensor:
-    """Add the gradient of a part of the batch; return its detached loss, followed by the auxiliary losses."""
     with autocast(spec, batch.tokens.device):
         with nullcontext() if auxiliary is None else auxiliary.listening():
             loss = target_loss(
@@ -138,7 +137,6 @@ def update(
 
 
 def queues(tensor: Tensor) -> bool:
-    """Return whether the tensor's device computes asynchronously to the host."""
     return tensor.device.type != "cpu"
 
 

@@ -74,7 +74,6 @@ class ProcessMonitor(threading.Thread):
         return self._ending.acquire(blocking=False)
 
     def speaks(self, code: int) -> bool:
-        """Return whether this process should report the error; the leader has priority."""
         self.leaving.set()
         try:
             asked = self._rank and comes(self._words, ["code"], 2 * PERIOD)
@@ -88,7 +87,6 @@ class ProcessMonitor(threading.Thread):
             return self._rank == (1 if self._hosted else 0)
 
     def silence(self) -> int:
-        """Wait until another process has reported the error; return the common exit code."""
         code = ResourceError.exit_code
         with suppress(RuntimeError):
             if comes(self._words, ["code"], LAST_WORDS):
@@ -126,13 +124,11 @@ class ProcessMonitor(threading.Thread):
 
 
 def end_undisturbed() -> None:
-    """Ignore SIGTERM from now on, so that it does not replace the exit code."""
     with suppress(ValueError):  # not the main thread
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
 
 def comes(table: dist.Store, keys: list[str], seconds: float) -> bool:
-    """Return whether all keys appear in the table within `seconds`; torch's ``Store.wait`` would print errors."""
     end = time.monotonic() + seconds
     while keys and not table.check(keys):
         if time.monotonic() > end:

@@ -55,7 +55,6 @@ class Constructed(SequenceModel):
         raise AssertionError("subclasses must describe their layers")
 
     def explain(self, tokens: Int64[Tensor, "batch time"] | None = None) -> str:
-        """Format layout and layers as text; with tokens, include measured errors."""
         return explanation(self.title, self.subspaces, self.notes(tokens))
 
 

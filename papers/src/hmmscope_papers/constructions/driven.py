@@ -52,7 +52,6 @@ class DrivenSystem(Shown):
 
     @cached_property
     def kind(self) -> Kind:
-        """Type of the matrices; a "map" is a 0/1 matrix with at most one 1 per column."""
         matrices = self.matrices_VSS
         if bool(((matrices == 0) | (matrices == 1)).all()) and bool((matrices.sum(1) <= 1).all()):
             return "permutation" if bool((matrices.sum(1) == 1).all() & (matrices.sum(2) == 1).all()) else "map"

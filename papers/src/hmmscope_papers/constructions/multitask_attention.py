@@ -54,7 +54,6 @@ class AttentionHeads(nn.Module):
 
     @property
     def dense_value(self) -> Float[Tensor, "head row row"]:
-        """Return W_O W_V of each head."""
         return self.output.mT @ self.value
 
     def scores(self, x_BTD: Tensor, heads: slice, future_TU: Tensor | None) -> Tensor:

@@ -31,7 +31,6 @@ class ExactBlockValues(Shown):
     ridge: float = 0.0
 
     def shifted(self, columns: int) -> Int64[Tensor, "batch column"]:
-        """Return the token `columns` places to the left of each position, clamped to the ends of the prompt."""
         time = self.tokens.shape[1]
         return self.tokens[:, (torch.arange(time) - columns).clamp(0, time - 1)]
 
@@ -58,7 +57,6 @@ class ExactBlockValues(Shown):
 
     @cached_property
     def valid(self) -> Tensor:
-        """Return whether each position is a regression sample."""
         used = self.slots([*self.layout.sample_blocks, *self.layout.label_blocks])
         demonstration = torch.arange(self.tokens.shape[1]) < self.prompt.first_test_column
         return (used < self.layout.num_symbols).all(-1) & demonstration

@@ -39,7 +39,6 @@ class PositionCode(Shown):
         return torch.from_numpy(np.linalg.lstsq(self.table.numpy(), targets.numpy(), rcond=None)[0].T.copy())
 
     def inverse_temperature(self, gap: float) -> float:
-        """Return the factor beta for which the score margin of the right position is `gap`."""
         return gap / self.closeness
 
     def leak(self, gap: float) -> float:

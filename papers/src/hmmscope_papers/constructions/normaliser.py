@@ -52,7 +52,6 @@ class Schedule:
 
     @cached_property
     def powers(self) -> tuple[float, ...]:
-        """The logarithm to base C of each stage's threshold D."""
         if self.exponents == "floor":
             stages = math.ceil(math.log2(self.length)) + 1
             return tuple(float(self.length // 2 ** (k + 1)) for k in range(stages))
@@ -61,12 +60,10 @@ class Schedule:
 
     @property
     def num_stages(self) -> int:
-        """Number of stages K of part 1."""
         return len(self.powers)
 
     @property
     def num_doublings(self) -> int:
-        """Number of doublings κ in the geometric series of part 2."""
         return math.ceil(math.log2((self.length + math.log(3)) / math.log(1.5)))
 
     @property

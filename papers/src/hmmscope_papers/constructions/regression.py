@@ -23,7 +23,6 @@ Features = Literal["window", "tabular"]
 
 
 def joint_index(symbols: Int64[Tensor, "*batch slot"], num_symbols: int) -> Int64[Tensor, "*batch"]:
-    """Return the index of a symbol tuple, whose first symbol is the most significant digit."""
     slots = symbols.shape[-1]
     require(num_symbols**slots <= 2**62, "num_symbols", f"to the power {slots} must be at most 2^62", num_symbols)
     powers = torch.tensor([num_symbols ** (slots - 1 - m) for m in range(slots)], device=symbols.device)
@@ -87,14 +86,12 @@ class RegressionSamples(Shown):
 
     @property
     def numbers(self) -> Int64[Tensor, "*batch sample"]:
-        """Return the lexicographic index of each window, with the oldest symbol first."""
         return joint_index(self.windows.flip(-1), self.num_symbols)
 
     def features(self, features: Features = "window") -> Float64[Tensor, "*batch sample feature"]:
         return window_features(self.windows, self.num_symbols, features)
 
     def targets(self) -> Float64[Tensor, "*batch sample label"]:
-        """Return the labels y, the joint one-hot of each sample's futures."""
         return one_hot(joint_index(self.labels, self.num_symbols), self.num_symbols ** self.labels.shape[-1]).double()
 
     def problem(self, features: Features = "window") -> "LeastSquares":

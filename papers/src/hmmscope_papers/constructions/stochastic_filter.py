@@ -256,7 +256,6 @@ class StochasticFilter(PrefixTransformer):
     def deviation(
         self, windows: Float64[Tensor, "batch time state state"], exact: Float64[Tensor, "batch time state state"]
     ) -> float:
-        """Return the largest error, relative to the sum of the exact window product."""
         totals = exact.sum((-1, -2), keepdim=True)
         return float(((windows - exact).abs() / totals)[totals[..., 0, 0] > 0].max())
 

@@ -173,7 +173,6 @@ FIRST = 0.1
 
 
 def alike(rows: lab.Rows) -> lab.Rows:
-    """Keep evaluations up to the number of sequences that all models of a task have seen."""
     most = {
         task: min(max(one.values("sequences")) for one in own.by("layers").values())
         for task, own in rows.by("task").items()
@@ -329,7 +328,6 @@ def final_accuracy(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measu
 
 @lab.claim("limits-rnn-better-throughout")
 def better_throughout(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measurement:
-    """Measure the smallest lead of the RNN over evaluations; losses above the constant answer's count as that loss."""
     rows = alike(tables["epochs"])
     nothing = {key: fmean(one.values("value")) for key, one in tables["references"].by("task", "position").items()}
 

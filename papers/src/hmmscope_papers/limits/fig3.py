@@ -212,7 +212,6 @@ def _of_rnn(tables: lab.Tables, numbers: lab.Numbers = None) -> tuple[lab.Gate, 
 
 @lab.claim("limits-rnn-fits")
 def rnn_fits(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measurement:
-    """Measure the error rate minus the RNN's loss, at all positions including the first."""
     rate = lab.parameter(numbers, "rate")
     rows = fits.models(tables).where(layers=0)
     effects = each_task(rows, TASKS, lambda own: fits.slack(own, rate), f"{rate:g} minus the second largest loss")
@@ -246,7 +245,6 @@ def grows(tables: lab.Tables, numbers: Mapping[str, Any]) -> lab.Measurement:
 
 @lab.claim("limits-fit-length-doubles")
 def doubles(tables: lab.Tables, numbers: Mapping[str, Any]) -> lab.Measurement:
-    """Measure doublings of the fit length per layer, up to half of the sequence, because a longer one cannot double."""
     effects, drifts = fits.growing_by_task(
         tables,
         lambda found, longest: fits.growth(found, longest, numbers["half"]),

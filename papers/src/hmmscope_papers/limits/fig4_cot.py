@@ -136,7 +136,6 @@ def _names(run: Run) -> dict[str, Any]:
 
 
 def error_rows(run: Run, num_samples: int) -> list[dict]:
-    """Return errors by position of a model that reads its own answers, and of a constant answer."""
     rows = []
     for name, model in {"trained": run.model, "untrained": run.untrained()}.items():
         found = evaluation_losses(

@@ -164,7 +164,6 @@ LONGER = 0.03
 
 
 def share(row: dict[str, Any]) -> float:
-    """Return the fit length as a fraction of the sequence length, interpolated between positions if recorded."""
     return float(row.get("length", row["value"]) / row["longest"])
 
 
@@ -301,7 +300,6 @@ def _ratio(pair: list[lab.Rows], column: str) -> float | None:
 
 @lab.claim("limits-curriculum-rnn")
 def curriculum_rnn(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measurement:
-    """Measure how much more the curriculum changes the Transformers' fit lengths than the RNN's, beyond seed noise."""
 
     def more(rows: lab.Rows) -> Callable[[lab.Rows], float | None]:
         chance = {n: _between_seeds(own.where(curriculum=False)) for n, own in rows.by("layers").items()}

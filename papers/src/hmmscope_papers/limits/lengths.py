@@ -158,7 +158,6 @@ def growing(found: Lengths, task: str, longest: int) -> Lengths:
 
 
 def growth(found: Lengths, longest: int, most: float = 1.0) -> EstimateWithError | None:
-    """Fit the doublings of the fit length per layer, up to the first depth that fits over `most` of the sequence."""
     points = []
     for n, length in found.items():
         points.append((float(n), log2(length)))
@@ -168,7 +167,6 @@ def growth(found: Lengths, longest: int, most: float = 1.0) -> EstimateWithError
 
 
 def slack(own: Rows, rate: float) -> EstimateWithError:
-    """Return an error rate minus the second largest loss over positions."""
     worst = sorted(own, key=lambda row: row["value"])[-2:][0]
     return EstimateWithError(rate - worst["value"], loss_of(Rows([worst])).error)
 
@@ -188,7 +186,6 @@ def growing_by_task(
     rate: float,
     numbers: Numbers = None,
 ) -> tuple[dict[str, Effect], dict[str, float | None]]:
-    """Return, by task, the effect of a measure of fit lengths, and its change over the last doubling of training."""
 
     def now(own: Rows) -> EstimateWithError | None:
         longest = max(own.values("position"))
@@ -215,7 +212,6 @@ def drifts_of(
 
 
 def slack_then(rate: float, numbers: Numbers = None) -> Callable[[Rows], float | None]:
-    """Return a function that computes the best model's `slack` at one time of the training."""
 
     def measure(own: Rows) -> float | None:
         worst = [row["worst"] for row in own.where(error_rate=parameter(numbers, "rate", RATE))]
@@ -245,7 +241,6 @@ def doublings_left(found: Lengths, longest: int) -> EstimateWithError | None:
 def both_cycles(
     tables: Tables, measure: Callable[[Lengths, Lengths], EstimateWithError | None], unit: str, numbers: Numbers = None
 ) -> tuple[Effect | None, float | None]:
-    """Compare fit lengths on Cyclic-DET and Cyclic-HARD by seed; return the effect and its last-doubling change."""
 
     def measured(read: Callable[[Rows], Lengths]) -> Callable[[Rows], EstimateWithError | None]:
         def of_seed(own: Rows) -> EstimateWithError | None:
@@ -260,7 +255,6 @@ def both_cycles(
 
 
 def learned_by(tables: Tables, tasks: Sequence[str], *layers: int, numbers: Numbers = None) -> tuple[Gate, ...]:
-    """Return for each task the gate that every model fits at least one position more than a constant answer."""
 
     def lead(own: Rows) -> EstimateWithError:
         return claimed_length(own.where(predictor="model"), numbers) - claimed_length(
@@ -282,7 +276,6 @@ def _who(layers: Sequence[int]) -> str:
 
 
 def rarely_asked(rows: Rows, numbers: Numbers = None) -> tuple[Gate, ...]:
-    """Return the gate that Cyclic-HARD asks for the state about as rarely as in the paper."""
     own = rows.where(task=HARD) or rows.where(task="Cyclic-HARD")
     return asked_once_in(1 + max(own.values("position")), numbers) if own else ()
 

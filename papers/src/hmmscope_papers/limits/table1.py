@@ -144,7 +144,6 @@ def table1_values(tables: lab.Tables) -> lab.Measurement:
 
 @lab.claim("limits-table1-lds")
 def table1_lds(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measurement:
-    """Compare the exact mixing time with the printed number, which is rounded from 3.115 to 3.125."""
     rows = tables["mixing-times"].where(process="RanLDS")
     gaps = [row["capped"] - row["printed"] for row in rows]
     known = (

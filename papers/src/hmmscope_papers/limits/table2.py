@@ -265,7 +265,6 @@ def _name_of(row: dict[str, Any]) -> str:
 
 @lab.claim("limits-cot-cost")
 def cost(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measurement:
-    """Compare times of the naive algorithm, which the paper measures."""
     rows = lab.Rows(row for row in _naive(tables["times"]) if row["to_vanilla"] is not None)
     effects, each_pass = {}, []
     for row in rows:

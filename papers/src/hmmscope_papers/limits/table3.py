@@ -105,7 +105,6 @@ class LimitsTable3(GridExperiment):
         return [_losses_figure(tables["losses"]), _excess_figure(tables["losses"])]
 
     def without_training(self, tables: lab.Tables) -> lab.Tables:
-        """Replace every model's excess loss by the constant answer's."""
         most = {
             task: max(row.get("trivial", row["loss"]) - row["floor"] for row in own)
             for task, own in tables["losses"].by("task").items()
@@ -217,7 +216,6 @@ AT_FLOOR = 0.01
 
 
 def short_depths(length: int) -> tuple[int, int]:
-    """Return the depths that are two layers and one layer below log2 of the length."""
     needed = math.ceil(math.log2(length))
     return max(1, needed - 2), max(1, needed - 1)
 
@@ -314,7 +312,6 @@ def forgetting_comparable(tables: lab.Tables, numbers: lab.RuleParameters) -> la
 
 @lab.claim("limits-no-overfitting")
 def no_overfitting(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measurement:
-    """Measure the gap between fresh and training loss, at the worse of two depths trained on repeated sets."""
     short = short_depths(tables["losses"][0]["length"])
     kept = (tables.get("fixed") or tables["losses"]).where(layers=short, task=list(REMEMBERING))
 
@@ -350,7 +347,6 @@ def _training_losses(rows: lab.Rows, layers: tuple[int, ...]) -> str:
 
 @lab.claim("limits-printed-rnd-rnn")
 def printed_rnd_rnn(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measurement:
-    """Compare the printed loss with the entropy of the belief, a lower bound for every predictor."""
     floor = said_floor(tables, "cyclic-rnd", lab.parameter(numbers, "backward"))
     text = f"The smallest possible loss is {floor} nats, the entropy of the exact belief. It bounds every predictor's "
     text += "cross-entropy on any data, so a smaller printed loss is a different quantity."
@@ -361,7 +357,6 @@ def printed_rnd_rnn(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Meas
 
 @lab.claim("limits-printed-rnd-transformers")
 def printed_rnd_transformers(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measurement:
-    """Compare the printed loss with the lower bound, averaged over 121 positions of which the first is known."""
     floor = said_floor(tables, "cyclic-rnd", lab.parameter(numbers, "backward"))
     text = f"The smallest possible loss is {floor} nats averaged over 120 positions, and {LEAST_SHARE:.4f} times that over "
     text += "121. The printed loss of the six-layer model is 0.109 nats below that of the five-layer model."
@@ -372,7 +367,6 @@ def printed_rnd_transformers(tables: lab.Tables, numbers: lab.RuleParameters) ->
 
 @lab.claim("limits-printed-lds-rnn")
 def printed_lds_rnn(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measurement:
-    """Compare the printed loss with the lower bound over 121 positions and an unknown number of trajectories."""
     rows = tables["paper-floors"].where(task="ran-lds")
     if not rows:
         return lab.Measurement(None, "")

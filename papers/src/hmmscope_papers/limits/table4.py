@@ -152,7 +152,6 @@ AT_FLOOR = 0.05
 
 
 def of_trivial(tables: lab.Tables) -> lab.Rows:
-    """Return the shorter trainings with ``level``, the training loss divided by the constant answer's loss."""
     known = tables["references"].where(long=False)
     trivial = {(row["task"], row.get("seed")): row["trivial"] for row in known}
     rows = tables["losses"].where(long=False)
@@ -207,7 +206,6 @@ def matmul_slower(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measur
 
 @lab.claim("limits-cycles-converged")
 def cycles_converged(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measurement:
-    """Measure the late decrease of the training loss; gates require learning and long enough training."""
     rows = of_trivial(tables)
     steps = limits_config("paper", "cyclic-det", depths("paper")[-1])["training"]["num_steps"]
     long = lab.Gate.regime(
@@ -235,7 +233,6 @@ def cycles_converged(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Mea
 
 @lab.claim("limits-matmul-fails")
 def matmul_fails(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measurement:
-    """Measure the final training loss on MatMul; a gate requires learning on Cyclic-DET."""
     rows = of_trivial(tables)
     ends = each_task(rows, ("matmul", "cyclic-det"), lambda own: level_at(own, 1.0), "of the constant answer's loss")
     product = rows.where(task="matmul")

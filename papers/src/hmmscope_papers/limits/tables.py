@@ -70,7 +70,6 @@ class Epochs(NamedTuple):
 
     @property
     def distances(self) -> list[list[float | None]]:
-        """Evaluation loss el_t by epoch and position."""
         return [row["distances"] for row in self.rows]
 
 
@@ -198,13 +197,11 @@ _ABOUT = 0.1
 
 
 def while_training(tables: Tables, **where: Any) -> Rows:
-    """Return the rows of `WHILE_TRAINING` at the largest error rate that satisfy the conditions `where`."""
     rows = tables.get(WHILE_TRAINING, Rows()).where(**where)
     return rows.where(error_rate=max(rows.values("error_rate"))) if rows else rows
 
 
 def losses_at_rest(rows: Rows, numbers: Numbers = None) -> Gate:
-    """Return the gate that mean losses are constant over the last quarter of training, or at their lower bound."""
 
     def change(end: dict[str, Any], before: dict[str, Any]) -> float:
         return (
@@ -240,7 +237,6 @@ def late_change(
 
 
 def moving_layers(rows: Rows) -> list[int]:
-    """Return the depths at which the mean fit length has not converged."""
     changes = {n: drift(rows.where(layers=n), lambda own: log2_length(own[0])) for n in layers_of(rows) if n > 0}
     return [n for n, change in changes.items() if change is not None and abs(change) >= LENGTH_AT_REST]
 
@@ -295,7 +291,6 @@ def _mean(values: list[float | None]) -> float | None:
 
 
 def with_share(rows: Rows, column: str) -> Rows:
-    """Return rows with ``share``, the fraction of training passed, computed from a growing column."""
     most = max(rows.values(column))
     return rows.with_columns(share=lambda row: row[column] / most)
 

@@ -221,7 +221,6 @@ def upper_layers_read_no_positions(tables: lab.Tables, numbers: lab.RuleParamete
 
 @lab.claim("multitask-upper-layers-shuffled-ids")
 def upper_layers_shuffled_ids(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measurement:
-    """Test the paper's literal statement, in which the inputs of upper layers are corrupted too."""
     return _upper_layers(tables, "everywhere", "When position ids are permuted in all layers at once", numbers)
 
 

@@ -92,7 +92,6 @@ class MultiTaskFig7(PoolFigure):
 
 
 def last_token_patterns(model: nn.Module, dataset: ProcessDataset, num_samples: int) -> Patterns:
-    """Return the last token's attention weights by layer; those of ReLU heads are not normalised."""
     names = attention_taps(model, "pattern")
     parts: dict[str, list[torch.Tensor]] = {name: [] for name in names}
     with inference_mode(model) as device:
@@ -112,7 +111,6 @@ def source_of_columns(layout: PromptLayout) -> NDArray[np.int64]:
 
 
 def gathering_heads(network: MultiTaskTransformer, patterns: Patterns) -> dict[int, int]:
-    """Return the construction's gathering layers, and how many positions back each looks."""
     layers = [note.layer for note in network.notes() if note.stage not in ("gradient step", "predict")]
     return {layer: patterns[layer].shape[2] - 1 - int(patterns[layer][:, 0].mean(0).argmax()) for layer in layers}
 

@@ -95,7 +95,6 @@ MAX_CURVES = 4
 
 
 def few(values: list[float]) -> list[float]:
-    """Return at most `MAX_CURVES` of the values, ascending, with the first and the last."""
     ordered = sorted(values)
     if len(ordered) <= MAX_CURVES:
         return ordered

@@ -117,7 +117,6 @@ class Population:
 
     @cached_property
     def linear(self) -> Float64[Tensor, "window label"]:
-        """Best prediction that is linear in the window, W_L x."""
         return self.features @ self.problem.solution().T
 
     @cached_property

@@ -123,7 +123,6 @@ def prompts_shown(run: Run) -> int:
 
 
 def planned_setting(label: str, config: Any) -> list[dict[str, Any]]:
-    """Return the rows of the table "setting" that follow from a configuration."""
     process, training = config.process, config.training
     hmms = getattr(process, "num_components", 0) or process.num_parts**2 // 2
     prompts = training.num_trajectories or training.num_steps * training.batch_size
@@ -202,7 +201,6 @@ def _share(symbols: Tensor, size: int) -> Tensor:
 
 
 def regime_label(tables: Tables, numbers: Numbers = None) -> Any:
-    """Return the label of the model for the claims: among large pools, the one with nearly 16 prompts per HMM."""
     rows = of_cycles(tables).get("setting", Rows())
 
     def distance(label: Any) -> tuple[bool, float]:
@@ -234,12 +232,10 @@ def in_regime(tables: Tables, numbers: Numbers = None) -> Tables:
 
 
 def gates_of_the_hmm(tables: Tables, numbers: Numbers = None) -> tuple[Gate, ...]:
-    """Return the gates of claims about how a model recognizes the HMM."""
     return not_from_counts(tables, numbers), *gates(tables, numbers)
 
 
 def gates(tables: Tables, numbers: Numbers = None) -> tuple[Gate, ...]:
-    """Return the gates of claims about the trained models of Figures 1, 2, 3 and 7."""
     return (
         few_prompts(tables, numbers),
         large_pool(tables, numbers),
@@ -282,7 +278,6 @@ def beyond_counting(tables: Tables, numbers: Numbers = None) -> Gate:
 
 
 def right_beyond_counting(tables: Tables, numbers: Numbers = None) -> Gate:
-    """Return the gate that the accuracy exceeds that of n-gram baselines by `RIGHT`."""
     found = _of(tables, RIGHT_OVER_COUNTING).effect(unit="of accuracy")
     if found is None:
         return Gate("learned", False, "the accuracy above the best n-gram baseline is not recorded")

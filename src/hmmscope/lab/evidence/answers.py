@@ -35,7 +35,6 @@ UNSETTLED = ("undecided", "open")
 
 
 def answer_of(verdict: str) -> str:
-    """Return the answer of a verdict: supported, contradicted or undecided; for our own questions answered or open."""
     if verdict not in ANSWERS:
         raise InputError(f"verdict: unknown {verdict!r} (known: {', '.join(ANSWERS)})")
     return ANSWERS[verdict]

@@ -30,7 +30,6 @@ class Judged:
     power: Power | None = None
 
     def said(self, text: str) -> str:
-        """Return a text about the result, with the reason or limit of the verdict added."""
         if self.verdict == "not tested":
             return f"Not tested: {self.why}. {text}".strip()
         return f"{text} ({self.why})" if self.why else text

@@ -8,7 +8,6 @@ from hmmscope.lab.evidence.rows import Tables
 
 
 def figures_of(experiment: str, tables: Tables) -> list[Figure]:
-    """Return the figures that a registered experiment makes from tables, with the quotation of the paper."""
     found = registry.lookup("experiment", experiment)()
     found.name = experiment
     figures: list[Figure] = found.figures(tables)

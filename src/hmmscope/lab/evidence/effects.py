@@ -291,5 +291,4 @@ def _bisect(rising: Any, low: float, high: float) -> float:
 
 
 def digits_for(width: float) -> int:
-    """Return the number of decimals that show an interval of this width with two significant digits."""
     return max(0, min(9, 1 - math.floor(math.log10(width)))) if width > 0 else 3

@@ -101,12 +101,10 @@ class Lines(Panel):
 
     @property
     def num_hidden(self) -> int:
-        """Number of points that a logarithmic axis cannot show."""
         return _num_hidden(self, self.series)
 
     @property
     def num_cut(self) -> int:
-        """Number of intervals that a logarithmic axis cuts."""
         return _num_cut(self, self.series)
 
 

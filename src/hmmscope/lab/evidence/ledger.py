@@ -96,7 +96,6 @@ class LedgerRow:
         return self.scale if self.seeds is None else f"{self.scale}, {self.seeds} seed{'s' * (self.seeds != 1)}"
 
     def row(self) -> dict[str, Any]:
-        """Return the row as plain data, from which all output formats are made."""
         claim, finding = self.claim, self.finding
         row: dict[str, Any] = {"claim": claim.name, "source": claim.source, "says": claim.claim_text}
         row |= {"reading": claim.operationalization, "rule": None if claim.rule is None else str(claim.rule)}
@@ -275,7 +274,6 @@ def rules_of(experiment: str) -> dict[str, int]:
 
 
 def with_versions(findings: Sequence[Mapping[str, Any]], experiment: str) -> list[dict[str, Any]]:
-    """Return findings in which versions of rules replace the digests that older files have instead."""
     once = {one.name: one.once for one in claims_of(experiment)}
     return [
         {**one, "rule_version": present(once.get(one.get("claim", ""), {}), one["rule_version"])}
@@ -286,13 +284,11 @@ def with_versions(findings: Sequence[Mapping[str, Any]], experiment: str) -> lis
 
 
 def read_tables(folder: Path) -> tuple[dict[str, Any], Tables]:
-    """Return the contents of experiment.json and the tables of a finished experiment."""
     about = read_about(folder)
     return about, tables_of(folder, about)
 
 
 def read_about(folder: Path) -> dict[str, Any]:
-    """Return the contents of experiment.json of a finished experiment after comparing files with their checksums."""
     return _opened(folder)[0]
 
 
@@ -309,7 +305,6 @@ def _opened(folder: Path) -> tuple[dict[str, Any], seals.Seal | None]:
 
 
 def tables_of(folder: Path, about: Mapping[str, Any]) -> Tables:
-    """Return the tables of an experiment; rows of incomplete seeds are left out."""
     tables = {name: Rows(rows) for name, rows in packed.read_tables(folder).items()}
     if "whole_seeds" not in about:
         return tables
@@ -337,7 +332,6 @@ def as_text(entries: Sequence[LedgerRow]) -> list[str]:
 
 
 def as_markdown(entries: Sequence[LedgerRow]) -> list[str]:
-    """Format ledger rows as lines of Markdown, with a table for each experiment."""
     lines = [summary(entries)]
     for (experiment, where), group in groupby(entries, lambda entry: (entry.claim.experiment, entry.where())):
         lines += ["", f"## {experiment}", "", *([f"Scale {where}.", ""] if where else [])]
@@ -403,7 +397,6 @@ def marks(entry: LedgerRow) -> str:
 
 
 def statistics_of(finding: Finding) -> str:
-    """Format the statistics of a finding, as ``p 0.003, q 0.01, sign bound 0.2``."""
     parts = [f"{name} {value:.2g}" for name, value in (("p", finding.p), ("q", finding.q)) if value is not None]
     bounds = [f"{bound:.3g}" for bound in (finding.sign_low, finding.sign_high) if bound is not None]
     parts += [f"sign bound {' to '.join(bounds)}"] if bounds else []

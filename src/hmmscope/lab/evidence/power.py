@@ -135,7 +135,6 @@ def powered(
     least: float,
     redrawn: Redrawn | None = None,
 ) -> tuple[Gate, Power | None, Verdict]:
-    """Return the gate that tests the power for a verdict, the power, and the verdict after the gate."""
     found = power_of(rule, effects, effect_if_true, effect_if_false, redrawn)
     seen = (MOST_FALSE, least)
     if found is None:

@@ -173,7 +173,6 @@ def record(folder: Path, name: str) -> ClaimRecord:
 
 
 def present(once: Mapping[str, int], mark: Any) -> Any:
-    """Return the version that a file's entry means; `once` maps digests in older files to versions."""
     return once.get(mark, mark) if isinstance(mark, str) else mark
 
 
@@ -189,7 +188,6 @@ def measured(folder: Path, experiment: str) -> MeasurementVersion | None:
 
 @cache
 def deviations(folder: Path, experiment: str, scale: str, claim: str = "") -> tuple[str, ...]:
-    """Return sentences on how an experiment and a claim deviate from the paper."""
     path = folder / _DEVIATIONS
     if not path.is_file():
         return ()

@@ -51,7 +51,6 @@ class Outlook:
 
     @property
     def parts(self) -> tuple[str, ...]:
-        """Effects on which the plan can decide although it cannot decide the whole claim."""
         closed = self._closed()
         if not closed or any(not gate.of for gate in closed):
             return ()
@@ -70,7 +69,6 @@ class Outlook:
             yield f"  {name:<10} {'?':<7} depends on the data"
 
     def answer(self) -> str:
-        """Format ``can decide``, or ``cannot decide: REASONS``."""
         word = "answer" if self.claim.is_question else "decide"
         missing = [f"{', '.join(self.missing)} {'are' if len(self.missing) > 1 else 'is'} not in the plan"] * bool(
             self.missing
@@ -88,7 +86,6 @@ def outlooks(plan: ExperimentPlan, kept: Sequence[Path] | None = None) -> list[O
 
 
 def kept_folders(plan: ExperimentPlan) -> list[Path]:
-    """Return the folders with stored results of an experiment: those at the plan's scale, then larger scales first."""
     scales = sorted(SCALES, key=lambda scale: (scale != plan.scale, -SCALES.index(scale)))
     name = plan.experiment.name
     found = [

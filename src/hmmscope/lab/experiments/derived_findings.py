@@ -65,7 +65,6 @@ def _write_judgements(experiment: Experiment, out: Path, tables: Tables, scale: 
 
 
 def derive_findings(experiment: Experiment, tables: Tables, scale: str) -> dict[str, Any]:
-    """Return the contents of the files with figures and findings, by file name."""
     figures = enumerate(experiment.figures(tables), 1)
     found: dict[str, Any] = {f"figures/{number:02d}-{figure.name}.json": figure.to_data() for number, figure in figures}
     return found | {"findings.json": [finding.at(scale).to_data() for finding in experiment.findings(tables)]}

@@ -52,7 +52,6 @@ class MeasuredPart:
 
     @property
     def slug(self) -> str:
-        """Name of the part's task."""
         return f"seed-{self.seed}-{part_slug(self.name)}"
 
     def path(self, out: Path) -> Path:
@@ -122,7 +121,6 @@ def _measure(experiment: Experiment, runs: dict[str, Run], group: str, sizes: di
 
 
 def write_tables(out: Path, names: Sequence[str], parts: Sequence[MeasuredPart]) -> None:
-    """Write the tables of all parts that are measured, one after the other, and the index of parts."""
     tables: MeasuredTables = {name: [] for name in names}
     index = []
     for part in parts:
@@ -158,7 +156,6 @@ class BuildRecord:
                 raise DamagedError(f"{out / 'made.json'}: must be a mapping; remove the file to measure again")
 
     def has(self, group: str) -> bool:
-        """Return whether the files of a measurement exist, are unaltered, and have the current version and runs."""
         found = self._groups.get(group)
         if not isinstance(found, dict) or {key: found.get(key) for key in self._by} != self._by:
             return False

@@ -24,7 +24,6 @@ from hmmscope.runs.dry_run import require_room
 def train_in_pool(
     configs: Sequence[RunConfig], pool: Path, executor: ExecutorOptions | None = None, *, quiet: bool = False
 ) -> list[Path]:
-    """Train the runs that the pool does not have yet, and return the folders of all runs."""
     in_order = sorted(configs, key=lambda config: config.training.num_steps if config.training.schedule == "wsd" else 0)
     points = {run_name(config): GridPoint(run_name(config), {"seed": config.seed}, config) for config in in_order}
     wanted = [point for name, point in points.items() if not RunTask(pool, name).is_done()]

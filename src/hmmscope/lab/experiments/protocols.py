@@ -22,7 +22,6 @@ from hmmscope.storage.rundir import config_difference
 
 
 def protocol_data(plan: ExperimentPlan) -> dict[str, Any]:
-    """Return the protocol of a plan as data, with the current decision rules and version of the measurement."""
     name = plan.experiment.name
     return {
         "format": FORMAT,
@@ -43,7 +42,6 @@ def write_protocol(plan: ExperimentPlan, path: Path) -> str:
 
 
 def handed_on(given: Protocol | None, kept: StoredParts | None) -> tuple[Protocol | None, dict[str, str]]:
-    """Return the given protocol, or that of the reused parts, and the entries that experiment.json gets for it."""
     if given is not None:
         return given, {"protocol": given.digest, "begun": datetime.now(UTC).isoformat(timespec="seconds")}
     if kept is None or "protocol" not in kept.about:

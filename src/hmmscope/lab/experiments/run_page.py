@@ -40,7 +40,6 @@ _PANELS = {
 
 
 def predictors_panel(rows: Rows, metric: str, title: str, x_label: str, y_label: str) -> Lines:
-    """Return a panel that shows one metric of all predictors in the rows of a `Score`."""
     own = rows.where(metric=metric)
     series = [curve(own.where(predictor=name), "x", *look) for name, look in PREDICTORS.items()]
     return lines(title, *series, x_label=x_label, y_label=y_label)

@@ -61,7 +61,6 @@ def run_experiment(
     protocol: Path | None = None,
     quiet: bool = False,
 ) -> Path:
-    """Train and measure the models of an experiment, write tables, figures and findings to `out`, and return `out`."""
     plan = plan_of(name, scale, overrides or {}, seeds)
     given = {
         "trained": trained,

@@ -36,7 +36,6 @@ def write_time_facts(out: Path, runs: Sequence[Path]) -> None:
 
 
 def time_facts(out: Path, runs: Sequence[Path]) -> list[dict[str, str]]:
-    """Return facts for the page: the time of each phase, longest first, and the processor time of the trainings."""
     seconds: Counter[str] = Counter()
     spent: Counter[str] = Counter()
     for record in _records(out / _FOLDER / _PHASES):

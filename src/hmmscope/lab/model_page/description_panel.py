@@ -49,7 +49,6 @@ MOST_PARTS = 6
 
 
 def architecture(model: nn.Module) -> str:
-    """Describe a model in one line: its class, its sizes or submodules, and its number of parameters."""
     model = unwrapped(model)
     number = sum(parameter.numel() for parameter in model.parameters())
     kept = next(

@@ -18,7 +18,6 @@ MOST_STATES, MOST_SYMBOLS = 64, 96
 def traced(
     model: nn.Module, held_out: ProcessDataset, reader: BeliefReader | None, layer: str | None
 ) -> dict[str, Any] | None:
-    """Return the symbols, beliefs and predictions along one held-out sample; None if they cannot be shown as bars."""
     process, layout = held_out.process, held_out.layout
     batch = held_out[0:1]
     if reader is None or layer is None or batch.tokens.ndim != 2 or process.num_symbols > MOST_STATES:

@@ -31,7 +31,6 @@ def config_rows(experiments: Sequence[ExperimentFolder]) -> list[list[str]]:
 
 
 def verdict_summary(findings: Sequence[Finding]) -> str:
-    """Format the verdict counts as ``3 reproduced, 1 not reproduced, 2 inconclusive``."""
     counts = Counter(answer_of(one.verdict) for one in findings)
     return ", ".join(f"{counts[answer]} {answer}" for answer in dict.fromkeys(ANSWERS.values()) if counts[answer])
 

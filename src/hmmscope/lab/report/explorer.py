@@ -36,7 +36,6 @@ def view(panel: Explorer, open_choices: tuple[int, ...]) -> View:
 
 
 def views(panel: Explorer) -> list[View]:
-    """Return all views; in the first, every choice has a single value."""
     indices = range(len(panel.choices))
     return [view(panel, some) for count in range(len(indices) + 1) for some in combinations(indices, count)]
 

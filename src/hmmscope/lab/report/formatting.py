@@ -9,7 +9,6 @@ _MOST_LISTED = 4  # maximum list values shown in a cell
 
 
 def shorten(labels: Sequence[str], most: int = 18) -> list[str]:
-    """Shorten labels to about `most` characters by omitting their middle; different labels stay different."""
     room = dict.fromkeys(labels, most)
     while True:
         found = {label: _cut(label, length) for label, length in room.items()}
@@ -27,7 +26,6 @@ def _cut(label: str, most: int) -> str:
 
 
 def format_number(value: float) -> str:
-    """Format a number with four significant digits, or a whole number with all its digits."""
     if isinstance(value, int):
         return f"{value:,}"
     if 1e4 <= abs(value) < 1e15:
@@ -36,7 +34,6 @@ def format_number(value: float) -> str:
 
 
 def format_interval(value: float, low: float | None, high: float | None) -> tuple[str, str | None]:
-    """Format a value and its interval, with as many decimals as show two significant digits of its half width."""
     if low is None or high is None:
         return _minus(format_number(value)), None
     if not 1e-6 < high - low < 1e4 or abs(value) >= 1e9:
@@ -50,7 +47,6 @@ def _minus(number: str) -> str:
 
 
 def format_cell(value: Any) -> str:
-    """Format a value of a table; a missing value is a dash."""
     if value is None:
         return "–"
     if isinstance(value, bool):

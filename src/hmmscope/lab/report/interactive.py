@@ -14,7 +14,6 @@ _MOST_ROWS = 14  # maximum y labels of a heat map
 
 
 def figure_data(figure: Figure) -> dict[str, Any]:
-    """Return a figure's panels as plain data: names, styles and values; series refer to styles by number."""
     found, columns = series_style.styles(figure), series_style.columns(figure)
     return {
         "name": figure.name,

@@ -47,7 +47,6 @@ _ACCENTS = {"\u0300": "`", "\u0301": "'", "\u0302": "^", "\u0303": "~", "\u0308"
 
 
 def as_latex(text: str) -> str:
-    """Escape `text` for LaTeX; a character that LaTeX cannot print appears as its number, such as U+4E2D."""
     return "".join(map(_letter, text))
 
 

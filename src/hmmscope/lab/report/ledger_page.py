@@ -25,7 +25,6 @@ class Page:
 
 
 def render_ledger(entries: Sequence[LedgerRow], pages: Sequence[Page] = ()) -> str:
-    """Return the HTML of the ledger: each claim with its rule, result and preconditions, and a filter by verdict."""
     links = {page.name: page.link for page in pages}
     script = resource("ledger.js")
     rows = []

@@ -84,7 +84,6 @@ def described_layer(layer: str) -> str:
 
 
 def lead(data: dict[str, Any]) -> tuple[str, str]:
-    """Return the first sentence of the summary, for the head of the page, and the rest, for the belief maps."""
     if data["invalid"] or data["beliefs"] is None:
         return sentence(data), ""
     *rest, first = re.split(r"(?<=[a-z0-9)\]]\.) (?=[A-Z])", sentence(data))
@@ -142,7 +141,6 @@ _DISTURBED = ", so it only disturbs the prediction"
 
 
 def of_use(data: dict[str, Any]) -> str:
-    """Describe in a sentence whether predictions follow a belief that is written into a layer."""
     found, learned = data["used"], data["learned"]
     said = (
         f"In {found['samples']} held-out sequences, at {found['positions']} positions each, {found['layer']} was changed so "

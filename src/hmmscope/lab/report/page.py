@@ -126,7 +126,6 @@ def _section(experiment: ExperimentFolder, label: str, data: list[dict[str, Any]
 
 
 def _lead(finding: dict[str, Any]) -> dict[str, Any]:
-    """Return a finding for the head of a page; if its claim is undecided, with the first sentence of its text."""
     asks = finding["verdict"] in OF_QUESTIONS or finding["verdict"] not in DECIDED
     return finding | {"text": _first_sentence(finding["text"]) if asks and finding["verdict"] != "not tested" else ""}
 
@@ -181,7 +180,6 @@ def _labels(paths: list[Path]) -> list[str]:
 
 
 def json_element(value: Any) -> str:
-    """Return JSON that is safe inside a script element."""
     dumped = json.dumps(value, allow_nan=False, separators=(",", ":"))  # ASCII escapes U+2028 and U+2029
     for char in "<>&":
         dumped = dumped.replace(char, f"\\u{ord(char):04x}")
@@ -190,7 +188,6 @@ def json_element(value: Any) -> str:
 
 @functools.cache
 def template(name: str) -> jinja2.Template:
-    """Return a cached template of this package, which escapes values and control characters."""
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("hmmscope.lab.report", "."),
         autoescape=True,

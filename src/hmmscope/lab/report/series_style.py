@@ -114,7 +114,6 @@ def columns(figure: Figure) -> int:
 
 
 def key(series: Series) -> Key:
-    """Return role and name of a series, which identify it in all panels of a figure."""
     return series.role, series.name
 
 
@@ -244,5 +243,4 @@ def few_decades(values: Iterable[float]) -> bool:
 
 
 def thinned(labels: tuple[str, ...], most: int) -> list[int]:
-    """Return the indices of at most `most` labels, evenly spaced from the first."""
     return list(range(0, len(labels), -(-len(labels) // most)))

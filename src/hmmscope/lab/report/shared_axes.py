@@ -44,7 +44,6 @@ def _side(low: float, high: float, log: bool) -> float:
 
 
 def _ends(panel: Panel, log: bool) -> tuple[float, float]:
-    """Return the ends of a panel's own axis: those that it sets, or ends a little beyond its values."""
     assert isinstance(panel, Lines | Bars)
     values = [value for one in panel.series for value in (*one.y, *(one.low or ()), *(one.high or ()))]
     if isinstance(panel, Lines) and log:

@@ -129,7 +129,6 @@ class Prepared:
         return tuple(sorted({count for count in counts if count <= self.spec.max_steps})) or (self.spec.max_steps,)
 
     def engine(self, network: str) -> str:
-        """Return the training engine of a network, which is chosen for its longest training and used in all of them."""
         config = self.config(network, self.steps[-1], 0)
         config = replace(config, training=replace(config.training, device="cpu"))
         return engine_of(config, model_io_of(config, make_target(config.target, self.process, self.layout))).engine
@@ -155,12 +154,10 @@ class Prepared:
         return size - 1 + size * (size - 1) + size * (self.data.num_symbols - 1)
 
     def counters(self, names: Iterable[str]) -> dict[str, dict[str, Any]]:
-        """Return facts (family, size, number of parameters) of each simple predictor, by name."""
         orders = [order for order in range(self.spec.order + 1) if f"n-gram-{order}" in names]
         return study_tables.counters(self.parts[0], orders)
 
     def tables(self, gain: Any) -> dict[str, list[dict[str, Any]]]:
-        """Return the table of entropies, and that of contexts with the network's gain over the HMM."""
         entropies = study_tables.entropies(self.parts[0], self.spec.order)
         return {"entropies": entropies, "contexts": study_tables.contexts(self.corpus("test"), gain)}
 

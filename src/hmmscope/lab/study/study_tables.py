@@ -26,13 +26,11 @@ Curves = NDArray[np.float64]
 
 
 def per_symbol(losses: Curves) -> tuple[float, float, float]:
-    """Return the mean loss per symbol with its 95 % interval, which is computed over pieces."""
     asked = np.logical_not(np.isnan(losses))
     return bootstrap_ratio(np.where(asked, losses, 0.0).sum(1), asked.sum(1).astype(np.float64))
 
 
 def grams(data: SequenceData, size: int) -> NDArray[np.int64]:
-    """Return the codes of all n-grams of a size that cross neither the end of a sequence nor a missing symbol."""
     flat, place = data.flat.astype(np.int64), data.steps_since_gap
     code = np.zeros(len(flat), np.int64)
     for back in range(size):
@@ -52,7 +50,6 @@ def counters(data: SequenceData, orders: Iterable[int]) -> dict[str, dict[str, A
 def predictor_rows(
     known: Mapping[str, dict[str, Any]], validation: dict[str, Curves], test: dict[str, Curves], against: int
 ) -> list[dict[str, Any]]:
-    """Return a row for each predictor; `chosen` marks the one of each family that the validation part selects."""
     means = {name: float(np.nanmean(validation[name])) for name in known}
     families = {about["family"] for about in known.values()} - {"HMM"}
     best = {smallest((n for n in known if known[n]["family"] == family), means.__getitem__) for family in families}
@@ -66,7 +63,6 @@ def predictor_rows(
 
 
 def over_counting(rows: Sequence[dict[str, Any]], test: dict[str, Curves], network: str) -> dict[str, Any]:
-    """Return the test loss of the best simple predictor minus that of a network, with its interval."""
     name = smallest(rows, lambda row: row["value"])["name"]
     numbers = zip(("value", "low", "high"), per_symbol(test[name] - test[network]), strict=True)
     return {"counting": name} | {f"over_counting_{part}": number for part, number in numbers}
@@ -112,7 +108,6 @@ def num_states(
 
 
 def searched(one: BaumWelchFit) -> dict[str, Any]:
-    """Return a record of a fit: BIC, log-likelihood, restarts and iterations."""
     about = {"bic": one.bic, "log_likelihood": one.log_likelihood, "restarts": one.num_restarts}
     return about | {"agreed": one.restarts_agree, "iterations": one.num_iterations, "converged": one.converged}
 
@@ -131,7 +126,6 @@ def _judged(
 
 
 def positions(losses: dict[str, Curves]) -> Iterator[dict[str, Any]]:
-    """Yield rows with the mean loss of each predictor in each bin of the number of symbols seen before."""
     for name, values in losses.items():
         edges = [edge for edge in EDGES if edge < values.shape[1]] + [values.shape[1]]
         for begin, end in pairwise(edges):
@@ -144,7 +138,6 @@ def positions(losses: dict[str, Curves]) -> Iterator[dict[str, Any]]:
 
 
 def contexts(dataset: ProcessDataset, gain: Curves) -> list[dict[str, Any]]:
-    """Return a row for each context in which the losses of HMM and network differ most in total."""
     data, num_symbols = dataset.process.data, dataset.num_symbols
     seen = dataset[0 : len(gain)].observations.numpy().astype(np.int64)
     rows = []

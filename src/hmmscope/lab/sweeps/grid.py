@@ -86,13 +86,11 @@ def config_digest(config: RunConfig) -> str:
 
 
 def run_name(config: RunConfig) -> str:
-    """Return ``rnn-random-hmm-seed0-0123456789ab``: model, process, seed, and 12 digits of `config_digest`."""
     label = f"{config.model.name}-{config.process.name}-seed{config.seed}"
     return f"{re.sub(r'[^A-Za-z0-9._-]+', '-', label)}-{config_digest(config)[:12]}"
 
 
 def read_grid(path: Path) -> list[GridPoint]:
-    """Read the points of a grid file; the path of its base file is relative to the grid file."""
     data = read_yaml(path)
     if isinstance(data, dict) and isinstance(data.get("base"), str) and _is_file(data["base"]):
         data = data | {"base": str(path.parent / data["base"])}
@@ -348,7 +346,6 @@ def extend_folder(out: Path, points: list[GridPoint], *, shared: bool = False) -
 
 
 def begin_work(out: Path, points: Iterable[GridPoint]) -> None:
-    """Remove the checksums (seal) of a folder if one of the points must be trained."""
     if any(not os.path.lexists(out / "runs" / point.name / "done.json") for point in points):
         with changing_grid(out):
             seals.remove_seal(out)

@@ -86,7 +86,6 @@ class ProgressListener:
 def do_tasks(
     tasks: Sequence[Task], executor: Executor, *, retries: int, watcher: ProgressListener | None = None
 ) -> None:
-    """Run all unfinished tasks, then stop the executor; failed tasks store a failure record."""
     require(0 <= retries <= 1000, "retries", "must be in [0, 1000]", retries)
     try:
         signals: AbstractContextManager[Sequence[int]]

@@ -36,7 +36,6 @@ class ForkServer:
         self._socket: socket.socket | None = None
 
     def fork(self, task: Task, log: int) -> socket.socket:
-        """Fork a worker that writes to the file `log`; return the socket that receives its process id and exit code."""
         ours, theirs = socket.socketpair()
         with theirs:
             message = json.dumps({"kind": task.kind} | task.given()).encode()
@@ -120,7 +119,6 @@ class Job:
             self._line.shutdown(socket.SHUT_WR)
 
     def wait(self, seconds: float) -> Outcome:
-        """Wait for the worker and return the outcome; kill the worker if it runs longer than `seconds`."""
         if not self._hear(seconds) and self._numbers:
             with suppress(ProcessLookupError):
                 os.kill(self._numbers[0], signal.SIGKILL)
@@ -180,7 +178,6 @@ def _server() -> ForkServer:
 
 
 def attend(task: Task, heartbeat_timeout: float | None = None) -> tuple[str, int, str]:
-    """Start a worker for a task, wait until it ends, and return the fields of its `Outcome`."""
     job = Job(_server(), task, heartbeat_timeout)
     try:
         while (outcome := job.poll()) is None:

@@ -32,7 +32,6 @@ class SlurmWorker:
         return astuple(outcome)
 
     def checkpoint(self, task: Task) -> Any:
-        """When Slurm warns that the job will end, let the worker save, and put the job back in the queue."""
         from submitit.helpers import DelayedSubmission
 
         if self._job is not None:
@@ -147,7 +146,6 @@ class SlurmExecutor:
         return {task for task, since in self._missing.items() if self._looked - since > _SECONDS_FOR_A_RESULT}
 
     def stop(self) -> None:
-        """Cancel the jobs, and wait until their workers have saved and the jobs have left the queue."""
         for job in self._jobs.values():
             with suppress(Exception):
                 job.cancel(check=False)

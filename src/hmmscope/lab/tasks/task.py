@@ -172,7 +172,6 @@ class Task(ABC):
         return "partial" if self.is_begun() else "waiting"
 
     def outcome(self, code: int, reason: str) -> Outcome:
-        """Return the outcome of a worker with this exit code and reason; it is success if the task is done."""
         return Outcome(self.name, 0, "") if self.is_done() else Outcome(self.name, code, reason)
 
 
@@ -219,7 +218,6 @@ class StallTimer:
         self._seen, self._since = task.signs(), time.monotonic()
 
     def silent(self) -> float:
-        """Return the seconds since the task's files last changed, as far as calls of this method have seen."""
         if (seen := self._task.signs()) != self._seen:
             self._seen, self._since = seen, time.monotonic()
         return time.monotonic() - self._since

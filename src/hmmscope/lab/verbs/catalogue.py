@@ -38,7 +38,6 @@ KINDS = (*_KINDS, "presets")
 
 
 def listed(plural: str) -> str:
-    """Return the names of one type of objects as text: a heading, then one name per line."""
     kept = catalogue()
     return str(kept["list"][plural]) if kept else _listed(plural)
 
@@ -72,7 +71,6 @@ def catalogue() -> dict[str, Any] | None:
 
 
 def make_catalogue() -> dict[str, Any]:
-    """Compute the contents of catalogue.json, which imports all packages with registered objects."""
     from hmmscope.lab.evidence.ledger import LedgerRow, as_text, recorded_claim
     from hmmscope.processes.files import shipped_processes
 

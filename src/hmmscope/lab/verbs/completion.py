@@ -18,7 +18,6 @@ _ARGUMENTS = {
 
 
 def complete_names(verb: str, parser: argparse.ArgumentParser) -> None:
-    """Let a shell complete registered names, and files, in the arguments of a verb."""
     from argcomplete import FilesCompleter
 
     for action in parser._actions:

@@ -36,7 +36,6 @@ def load_model(name: str) -> tuple[Any, Controls | None]:
 
 
 def trained_by(model: Any, process: str | None) -> tuple[Any, str | None]:
-    """If `process` is the folder of a run, return the run with this model; else return model and process unchanged."""
     if isinstance(model, nn.Module) and process is not None and is_run(Path(process)):
         return load_run(process, model=model), None
     return model, process

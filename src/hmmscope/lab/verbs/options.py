@@ -20,7 +20,6 @@ def said(text: str, default: Any = None, **how: Any) -> Any:
 
 
 def given(text: str | None = None, **how: Any) -> Any:
-    """Declare a positional argument; it is optional if it has a `default`."""
     default = {"default": how.pop("default")} if "default" in how else {}
     return field(**default, metadata={"help": text, "place": True, **how})
 
@@ -32,7 +31,6 @@ class Options:
     quiet: bool = said("print results only", False, flags=("-q", "--quiet"))
 
     def beyond_defaults(self) -> list[str]:
-        """Return the names of options that differ from their defaults."""
         return [one.name for one in fields(self) if one.metadata and getattr(self, one.name) != one.default]
 
 
@@ -73,7 +71,6 @@ class SequenceInputOptions:
     )
 
     def reading(self) -> dict[str, Any]:
-        """Return the options as keyword arguments of `SequenceData`."""
         names = None if self.missing is None else self.missing.split(",")
         by_time = {name: getattr(self, name) for name in ("time", "every", "gap", "sort", "duplicates")}
         more = {name: value for name, value in by_time.items() if value}
@@ -104,7 +101,6 @@ class ExecutionOptions:
     )
 
     def execution(self) -> dict[str, Any]:
-        """Return the options as keyword arguments of `ExecutorOptions`."""
         asked = {one.name: getattr(self, one.name) for one in fields(ExecutionOptions) if one.name != "executor"}
         return {"name": self.executor or "local"} | asked
 

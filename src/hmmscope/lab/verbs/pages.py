@@ -24,7 +24,6 @@ def is_run(folder: Path) -> bool:
 
 
 def kept_results(name: str) -> Path:
-    """Return the folder with an experiment's results in this checkout; complete results and larger scales first."""
     experiment = name.partition("@")[0]
     if experiment not in (known := registry.entries("experiment")):
         near = difflib.get_close_matches(experiment, known, 1, 0.7)
@@ -47,7 +46,6 @@ def kept_results(name: str) -> Path:
 
 
 def read_folder(folder: Path) -> ExperimentFolder:
-    """Read the folder of an experiment or a finished run for a page; a name means the results in this checkout."""
     try:
         os.lstat(folder)
     except FileNotFoundError:
@@ -78,7 +76,6 @@ def page_place(out: str, made: str | None = None) -> Path:
 
 @registry.page("look")
 def look_of_run(run: "Run", out: str | Path | None = None) -> "ModelPage":
-    """Compute the model page of a finished run, and write it to `out` if given."""
     place = None if out is None else page_place(os.fspath(out))
     try:
         from hmmscope.lab.model_page.model_page import look

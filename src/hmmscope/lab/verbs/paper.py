@@ -51,7 +51,6 @@ def paper(paper: str, scale: str, out: str, resume: bool, quiet: bool, jobs: int
 
 
 def is_group(name: str) -> bool:
-    """Return whether a word is "all" or, like "limits", a prefix of experiment names."""
     known = registry.entries("experiment")
     return name not in known and (name == "all" or any(one.startswith(f"{name}-") for one in known))
 

@@ -61,7 +61,6 @@ def _warn_of_a_large_build(spec: object) -> None:
 
 
 def likeliest(law: list[float], names: tuple[str, ...] | None, count: int = 5) -> str:
-    """Format the largest positive entries of a distribution with their names."""
     order = descending(law)[:count]
     shown = ", ".join(f"{in_brief(names[i]) if names else i} {steady(law[i]):.6f}" for i in order if law[i] > 0)
     return shown + (", ..." if len(law) > count else "")

@@ -97,7 +97,6 @@ def read_cards(folder: str | Path, check: str = "card") -> list[dict[str, Any]]:
 
 
 def _check(path: Path, card: dict[str, Any], check: str) -> str:
-    """Recompute a submission as far as `check` requests and as far as possible; return how far."""
     if check == "card":
         return check
     run = card["source"] and path / SOURCE  # an object of Python is not there to run
@@ -179,7 +178,6 @@ def check_board(folder: Path) -> tuple[str, seals.SealReport]:
 
 
 def board_rows(cards: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return a row per card with its tier, flags, costs and solved fractions."""
     rows = []
     for card in cards:
         solved = card["solved"]
@@ -242,7 +240,6 @@ def _stability(rows: list[dict[str, Any]]) -> str:
 
 
 def reference_rows(card: dict[str, Any]) -> dict[str, dict[str, float | None]]:
-    """Return the fraction of each task that references solve: fitted models, n-grams of the card, the optimum."""
     rows = {row["task"]: row for row in card["scores"] if row["score"] == "excess"}
     ngrams = {
         task: None if row["counting"] is None else 1 - row["counting"] / row["constant"] for task, row in rows.items()
@@ -358,7 +355,6 @@ def _table(cards: list[dict[str, Any]]) -> list[list[str]]:
 
 
 def _cells(text: str) -> list[list[str]]:
-    """Return the cells of each row of a page or table, except those of the column on checks."""
     rows = [re.findall("<t[dh]>(.*?)</t[dh]>", row) for row in re.findall("<tr>(.*?)</tr>", text, re.DOTALL)]
     borders = re.sub(r"^\|---.*$", "", text, flags=re.MULTILINE)
     rows += [line[2:-2].split(" | ") for line in borders.splitlines() if line.startswith("| ")]

@@ -209,7 +209,6 @@ def _check_part(part: Path, task: BenchmarkTask, seed: int, budget: Budget) -> N
 
 
 def _check_rates(path: Path, task: BenchmarkTask, about: dict[str, Any]) -> None:
-    """Require the three learning rates of the entry, and the best of them in every seed; version 1 tried none."""
     found = [
         store.read_json(path / "tasks" / f"{task.name}-{seed}" / MEASURED, managed=True)
         for seed in range(about["seeds"])

@@ -83,7 +83,6 @@ class BenchmarkEntry:
 
 
 def is_name(name: Any) -> bool:
-    """Return whether a name is a line that tables can show."""
     return isinstance(name, str) and bool(name) and name.isprintable() and len(name) <= 60
 
 

@@ -25,7 +25,6 @@ _EXACT = ("hmmscope", "hmmscope_papers", "hmmscope_studies", "hmmlearn", "pomegr
 
 
 def card_flags(card: dict[str, Any]) -> list[str]:
-    """Return flags of a card: untrained weights solve half of a task or more, or no control with new weights exists."""
     rows = [row for row in card["scores"] if row["score"] == "excess" and row["constant"]]
     solved = {row["task"]: 1 - row["untrained"] / row["constant"] for row in rows if row["untrained"] is not None}
     if not solved:
@@ -46,7 +45,6 @@ def submission_flags(path: Path) -> list[str]:
 
 
 def source_flags(source: bytes, tasks: tuple[BenchmarkTask, ...]) -> list[str]:
-    """Return flags of a model file: it imports exact inference, or contains parameters of a task."""
     try:
         tree = ast.parse(source)
     except (SyntaxError, ValueError):
@@ -83,7 +81,6 @@ def _holds(values: np.ndarray[Any, Any], task: BenchmarkTask) -> bool:
 
 @cache
 def _parameters(bench: str, task: str) -> np.ndarray[Any, Any]:
-    """Return the distinct probabilities of a task's HMM, except multiples of 1/20; none for other processes."""
     hmm = next(one for one in TASKS_OF[bench] if one.name == task).generator(scored=False)
     own = [np.asarray(one, float).ravel() for name, one in hmm.file_tensors().items() if name != "initial"]
     values = np.unique(np.concatenate([np.empty(0), *own]))

@@ -60,7 +60,6 @@ def _remove(run: Path) -> None:
 
 
 def best_rate(tried: list[dict[str, Any]]) -> float:
-    """Return the learning rate with the least excess among those that did not diverge; the first of equal ones."""
     known = [one for one in tried if one["excess"] is not None]
     best: float = min(known, key=lambda one: one["excess"])["learning_rate"]
     return best

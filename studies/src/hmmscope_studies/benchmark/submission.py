@@ -124,7 +124,6 @@ def read_measured(path: Path, tasks: tuple[BenchmarkTask, ...], seeds: int) -> d
 
 
 def weights_digest(weights: dict[str, Any]) -> str:
-    """Return the SHA-256 of the stored weights, which seeds the scored samples."""
     return hashlib.sha256(store.tensor_bytes(weights)).hexdigest()
 
 
@@ -251,7 +250,6 @@ def _enter(
 
 
 def _rates(entry: BenchmarkEntry, task: BenchmarkTask, budget: Budget, work: Path) -> dict[str, Any]:
-    """Return the tried learning rates of a task, from an earlier seed if there is one."""
     kept = work / f"{task.name}-rates.json"
     if not os.path.lexists(kept):
         found = choose_rate(

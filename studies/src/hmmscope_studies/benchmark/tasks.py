@@ -87,11 +87,9 @@ class BenchmarkTask:
 
     @property
     def frozen_kind(self) -> str:
-        """Return the category under its name in digests."""
         return WORDS[self.name][0] if self.name in WORDS else self.kind
 
     def frozen_fields(self) -> dict[str, Any]:
-        """Return the fields of the digest under their names there."""
         return {
             "name": self.name,
             "kind": self.frozen_kind,
@@ -110,7 +108,6 @@ class BenchmarkTask:
 
     @cached_property
     def digest(self) -> str:
-        """Return the SHA-256 of the fields, the distribution, samples and scored positions."""
         fields = self.frozen_fields() | {"times": TIMES, "scored_samples": [SCORED, LONGER, READ]}
         trained = self.corpus(0, stream="train", scored=False)
         text = json.dumps(fields, sort_keys=True) + trained.digest(8) + self.corpus(0, TIMES).digest(8)

@@ -21,7 +21,6 @@ _TRIED = 32
 
 
 def in_a_line(task: BenchmarkTask, error: BaseException) -> HmmscopeError:
-    """Convert a model's error to an error of one line; errors about full disks or damaged data stay unchanged."""
     if isinstance(error, HmmscopeError) and not isinstance(error, InputError):
         return error
     told = str(error) if isinstance(error, InputError) else f"{type(error).__name__}: {error}"

@@ -258,7 +258,6 @@ def _growth(rows: lab.Rows, kept: Any) -> list[float | None]:
 
 
 def longest(rows: lab.Rows, name: str, column: str = "error") -> tuple[int | None, int | None]:
-    """Return the longest length at which the results of all processes are right, and the first length that fails."""
     lengths = sorted(rows.where(type=name).values("length"))
     fails = next((n for n in lengths if not _worst(rows, name, n, column) <= TOLERANCE), None)
     return max((n for n in lengths if fails is None or n < fails), default=None), fails

@@ -261,7 +261,6 @@ def _range(low: float, high: float) -> str:
 
 @lab.claim("limits-law-growth")
 def growth(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measurement:
-    """Fit the doublings of the fit length per layer within instances, which removes the spread between instances."""
     rows = lab.Rows(row for row in _lengths(tables, numbers=numbers) if row["layers"] > 0)
     points = _by_budget(rows, partial(_slope, numbers=numbers))
     gates = (*_gates(tables, {"slope": points}, numbers), _below_the_end(tables, numbers))
@@ -276,7 +275,6 @@ def growth(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measurement:
 
 @lab.claim("limits-law-doubles")
 def doubles(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measurement:
-    """Test the slope of `growth` against one."""
     return growth.measure(tables, numbers)
 
 
@@ -316,7 +314,6 @@ def _tells_depths(
 
 @lab.claim("limits-law-rnn")
 def recurrent(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measurement:
-    """Measure the RNN's lead over the deepest Transformer, censored where the RNN fits the whole sequence."""
     rows, deepest = _lengths(tables, numbers=numbers), max(_deep(tables, numbers), default=0)
     others = {(row["sequences"], row["seed"]): row for row in rows.where(layers=deepest)}
     points = [

@@ -211,7 +211,6 @@ def _budgets(tables: lab.Tables) -> dict[str, dict[str, float]]:
 
 
 def dose_threshold(tables: lab.Tables, numbers: lab.Numbers = None) -> lab.Measurement:
-    """Compare the best Transformer with the RNN by supervision rate, the rarest first."""
     rows = _models(tables)
     found = each(
         rows, "actions", partial(_behind, numbers=numbers), "doublings of the RNN's fit length above the Transformer's"

@@ -225,7 +225,6 @@ def retrieved(
 
 
 def names(pool: Mixture, new: Mixture, symbols: int, sizes: dict[str, Any]) -> Iterator[tuple[str, dict]]:
-    """Yield how often symbol counts identify the right HMM of the pool."""
     dataset = prompts_of(pool, symbols, "evaluate")
     length, law = dataset.layout.sequence_lengths[-1], pool.params
     state, frequencies = law.initial_MS, torch.zeros(len(pool), pool.num_symbols, dtype=torch.float64)
@@ -247,7 +246,6 @@ _MEASURES = {"predictions": predictions, "retrieval": retrieval, "names": names}
 
 
 def _effects(rows: lab.Rows, unit: str) -> dict[str, lab.Effect]:
-    """Return the mean over prompts for each pair of concentrations; prompts are replicates, each from another HMM."""
     effects = {name: (own.effect(unit=unit), own[0]["samples"]) for (name,), own in _by_name(rows)}
     return {
         name: replace(effect, num_seeds=prompts) for name, (effect, prompts) in effects.items() if effect is not None

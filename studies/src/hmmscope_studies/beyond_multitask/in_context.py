@@ -146,7 +146,6 @@ class InContext(lab.Experiment):
 
 
 def chain_of(mixing: float, noise: float, seed: int) -> HMM:
-    """Return a chain that stays with probability `mixing`, seen through noise."""
     return require_process_type(make_process("lazy-chain", stay=mixing, noise=noise, seed=seed), HMM)
 
 
@@ -203,7 +202,6 @@ def binned(network: str, metric: str, positions: Any, values: Any, edges: list[i
 
 
 def baum_welch_rows(hmm: HMM, observations: torch.Tensor, edges: list[int]) -> list[dict[str, Any]]:
-    """Fit Baum-Welch to the observations up to the middle of each bin."""
     seen = [min(round(edge * 2**0.5), observations.shape[1] - 1) for edge in edges]
     probs = baum_welch_predictions(
         observations,

@@ -100,7 +100,6 @@ def _prompts(run: Run, process: Process) -> ProcessDataset:
 
 
 def strategy_laws(run: Run, dataset: ProcessDataset, count: int) -> dict[str, Float64[Tensor, "prompt judged symbol"]]:
-    """Return the prediction of each strategy for every observation of the first prompts."""
     counting = counting_of(run)
     parts = [
         _strategy_laws(run, dataset, slice(begin, min(begin + BATCH, count)), counting)

@@ -155,7 +155,6 @@ class PromptStudy(lab.Experiment):
 
 
 def untrained_answers(tables: lab.Tables, name: str) -> lab.Tables:
-    """Replace the model's rows by those of the untrained predictor."""
     rows = tables[name]
     taken = rows.where(predictor="untrained").with_columns(predictor=lambda row: "model")
     return {**tables, name: lab.Rows([*(row for row in rows if row["predictor"] != "model"), *taken])}

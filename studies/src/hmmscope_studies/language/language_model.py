@@ -45,7 +45,6 @@ class Reader:
         return pretrained(model, self.names, tokenizer=tokenizer, length=length, separator=separator)
 
     def untrained(self, text: Any, draw: int) -> HuggingFaceModel:
-        """Return the same architecture with initial weights, drawn as in Transformers."""
         twin = _twin(self.source, self.seed, torch.get_default_dtype(), draw)
         return HuggingFaceModel(twin, symbols=text.symbol_tokens)
 

@@ -60,7 +60,6 @@ def share_left(rows: Rows) -> Effect | None:
 
 
 def said(left: Effect) -> str:
-    """Return "filters", "fails", "neither" or "open" for a ratio, by the rules of the two claims."""
     filters, fails = (registry.lookup("claim", name).rule for name in (FILTERS, FAILS))
     if filters.verdict(left) == "reproduced":
         return "**filters**"

@@ -38,12 +38,10 @@ def instrument(name: str) -> Callable[..., list[Row]]:
 
 
 def short(value: float) -> float:
-    """Round to five digits, the precision of the samples."""
     return float(f"{value:.5g}")
 
 
 def places(run: Run) -> dict[str, tuple[ProcessDataset, int]]:
-    """Return samples by place, with the index of the first scored observation."""
     layout, seed, spec = run.config.layout, run.config.seed, run.config.process
     found = {HERE: (run.dataset("evaluate"), 0)}
     if ARCHITECTURES[architecture_of(run)].any_length:
@@ -56,7 +54,6 @@ def places(run: Run) -> dict[str, tuple[ProcessDataset, int]]:
 
 
 def longer(run: Run, stream: str) -> ProcessDataset:
-    """Return samples of `TIMES` the training length."""
     layout = replace(run.config.layout, length=TIMES * run.config.layout.num_observations)
     return ProcessDataset(run.process, layout=layout, seed=run.config.seed, stream=stream)
 

@@ -40,7 +40,6 @@ def in_pairs(one: Seeds, other: Seeds, measure: Any) -> lab.PerSeed[lab.Estimate
 
 
 def ratio(one: lab.EstimateWithError, other: lab.EstimateWithError) -> lab.EstimateWithError:
-    """Return the ratio of two estimates from independent samples."""
     relative = math.hypot(one.error / one.value, other.error / other.value)
     return lab.EstimateWithError(one.value / other.value, relative * one.value / other.value)
 
@@ -235,7 +234,6 @@ def rnn_ahead_in_time(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Me
 
 @lab.claim("header-transformer-longer")
 def transformer_longer(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measurement:
-    """Compare the excess beyond the training length with the excess up to it."""
     effects, used = {}, []
     for size, own in tables["places"].where(architecture="transformer", predictor="model").by("size").items():
         here, beyond = (own.where(place=place).estimates() for place in (HERE, BEYOND))

@@ -154,7 +154,6 @@ def _config(size: int, name: str, first: int, steps: int) -> dict[str, Any]:
 
 
 def scores_of(predictor: str, tables: lab.Tables) -> lab.Tables:
-    """Replace the scores of every network by those of a control."""
     places, made = tables["places"], dict(tables)
     known = {_whose(row): row for row in places.where(predictor=predictor)}
 
