@@ -148,7 +148,7 @@ def test_the_background_is_paler_where_observations_are_missing() -> None:
     spans = {one.get_alpha(): len(one.get_paths()) for one in drawn.collections[:2]}
     assert spans == {0.28: 2, 0.1: 1}
     whole = hmm.plot("observations", np.nan_to_num(x), coordinates=[0])
-    assert {one.get_alpha(): len(one.get_paths()) for one in whole.collections[:2]} == {0.28: 1, 0.1: 0}
+    assert [one.get_alpha() for one in whole.collections[:2]] == [0.28, 0.28]
 
 
 def test_a_stream_stores_no_rows() -> None:

@@ -234,7 +234,8 @@ def _spans(axes: Any, hmm: Process, path: Any, place: Any, missing: Any) -> None
             own = (path[begins] == state) & (missing[begins] == gap)
             spans = [(edges[a], edges[b] - edges[a]) for a, b in zip(begins[own], ends[own], strict=True)]
             look = {"facecolor": colour, "alpha": alpha, "linewidth": 0, "zorder": 0}
-            axes.broken_barh(spans, (0, 1), transform=axes.get_xaxis_transform(), **look)
+            if spans or not gap:
+                axes.broken_barh(spans, (0, 1), transform=axes.get_xaxis_transform(), **look)
 
 
 def _symbols(axes: Any, hmm: Process, one: GivenRows, path: Any, place: Any) -> None:
