@@ -101,7 +101,8 @@ def gradient(wrap: Wrap, name: str, *, inside: bool) -> list[Tensor]:
 @pytest.mark.parametrize("name", ["blocks.0", "blocks.1.hidden"])
 def test_a_module_that_is_computed_again_is_not_edited(wrap: str, inside: bool, name: str) -> None:
     with pytest.raises(
-        InputError, match=rf"^edits: {name} cannot be edited, because backward\(\) would recompute it.*no_grad"
+        InputError,
+        match=rf"^edits: {name} cannot be edited, because backward\(\) would recompute this activation.*no_grad",
     ):
         gradient(WRAPS[wrap], name, inside=inside)
 
@@ -120,7 +121,10 @@ def test_beside_what_is_computed_again_gradients_are_right(wrap: str, inside: bo
 def test_a_forward_pass_before_the_block_is_not_edited_when_it_is_computed_again(wrap: str) -> None:
     model = Stack(WRAPS[wrap])
     loss = model(TOKENS).square().sum()
-    with hs.intervene(model, {"blocks.0.hidden": doubled}), pytest.raises(InputError, match="would recompute it"):
+    with (
+        hs.intervene(model, {"blocks.0.hidden": doubled}),
+        pytest.raises(InputError, match="would recompute this activation"),
+    ):
         loss.backward()
     model.zero_grad()
     model(TOKENS).square().sum().backward()  # nothing is left

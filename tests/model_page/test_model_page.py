@@ -102,7 +102,7 @@ def test_layers_hold_what_geometry_reads_beside_twins_and_before_training(tmp_pa
     for own, readout in zip(page.layers, live["readouts"], strict=True):  # one number for one thing
         assert (readout["name"], readout["belief"]["twins"]) == (own["name"], own["twins"])
         assert readout["belief"]["r2"] == pytest.approx(own["r2"], abs=1e-9)
-    assert "R² here is over all sequences" not in page.html()
+    assert "R² here is computed over all sequences" not in page.html()
     assert "This page has two n-gram baselines" in page.html()
     assert (
         "for the untrained controls (the same architecture with other initial weights) with their range" in page.html()
