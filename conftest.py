@@ -58,7 +58,7 @@ LONGEST = (
 #: Experiments that a commit runs at smoke, drawn by it; all of them are run by `make test-slow`.
 SMOKES = 1
 #: A commit runs one in so many of the long tests, drawn by it.
-LONG = 48
+LONG = 96
 
 
 @functools.cache
