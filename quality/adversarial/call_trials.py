@@ -20,7 +20,7 @@ from folder_trials import TINY
 from hmmscope import registry
 from hmmscope.errors import HmmscopeError
 from hmmscope.lab import cli
-from option_trials import VERBS, options_of
+from option_trials import VERBS, options_of, run_line
 from trials import Report, bounded, place_of, trial
 from typed_trials import FLOATS, INTS, TEXTS, scalar
 
@@ -129,7 +129,6 @@ def _room(folder: Path) -> Iterator[Path]:
     with contextlib.chdir(place), contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
         assert cli.main(["sample", "letters-hmm", "-n", "40", "--length", "12", "--out", "text.txt", "-q"]) == 0
         assert cli.main(["train", "umbrella", *TINY, "--out", "run", "-q"]) == 0
-        (place / "large.txt").write_text("ab" * 500 + "\n")
         with (place / "large.txt").open("w") as file:
             file.writelines(["abcdefghij" * 100 + "\n"] * (_TEN_MEGABYTES // 1001))
         yield place
@@ -222,21 +221,7 @@ def grammars(folder: Path, number: int, rng: random.Random) -> Report:
             what = " ".join(words)[:200]
             said.seek(0)
             said.truncate()
-            code = 0
-            with bounded(report, what):
-                try:
-                    code = cli.main(words)
-                except SystemExit as ended:
-                    code = int(ended.code or 0)
-                except Exception as error:
-                    code = 70
-                    said.write(f"{type(error).__name__}: {error}")
-            codes[code] = codes.get(code, 0) + 1
-            lines = [line for line in said.getvalue().splitlines() if line.startswith("error")]
-            if code == 70 or "Traceback" in said.getvalue():
-                report.found(f"{what}: {said.getvalue()[-200:]}")
-            elif code and (len(lines) != 1 or len(lines[0]) > 412):
-                report.found(f"{what}: {code}: {len(lines)} lines of errors")
+            code = run_line(words, what, report, said, codes)
             if (now := _listing(place)) != kept:
                 if code in (2, 3):
                     report.found(f"{what}: refused with {code}, and wrote {sorted(now - kept)[:2]}")

@@ -68,6 +68,26 @@ def given(action: argparse.Action, rng: random.Random) -> list[str]:
     return [action.option_strings[-1], *words] if action.option_strings else words
 
 
+def run_line(words: list[str], what: str, report: Report, said: io.StringIO, codes: dict[int, int]) -> int:
+    """Run a command line, count its exit code, and report a traceback or more than one line of error."""
+    code = 0
+    with bounded(report, what):
+        try:
+            code = cli.main(words)
+        except SystemExit as ended:
+            code = int(ended.code or 0)
+        except Exception as error:
+            code = 70
+            said.write(f"{type(error).__name__}: {error}")
+        codes[code] = codes.get(code, 0) + 1
+        lines = [line for line in said.getvalue().splitlines() if line.startswith("error")]
+        if code == 70 or "Traceback" in said.getvalue():
+            report.found(f"{what}: {said.getvalue()[-200:]}")
+        elif code and (len(lines) != 1 or len(lines[0]) > 412):
+            report.found(f"{what}: {code}: {len(lines)} lines of errors")
+    return code
+
+
 @trial("options")
 def options(folder: Path, number: int, rng: random.Random) -> Report:
     """Every option of every verb with values by type: an answer, or a line with its exit code, in bounded time."""
@@ -102,20 +122,7 @@ def options(folder: Path, number: int, rng: random.Random) -> Report:
             said.truncate()
             report.trials += 1
             what = f"{verb} {' '.join(words)[:150]!r}"
-            with bounded(report, what):
-                try:
-                    code = cli.main([verb, *words])
-                except SystemExit as ended:
-                    code = int(ended.code or 0)
-                except Exception as error:
-                    code = 70
-                    said.write(f"{type(error).__name__}: {error}")
-                codes[code] = codes.get(code, 0) + 1
-                lines = [line for line in said.getvalue().splitlines() if line.startswith("error")]
-                if code == 70 or "Traceback" in said.getvalue():
-                    report.found(f"{what}: {said.getvalue()[-200:]}")
-                elif code and (len(lines) != 1 or len(lines[0]) > 412):
-                    report.found(f"{what}: {code}: {len(lines)} lines of errors")
+            run_line([verb, *words], what, report, said, codes)
             for made in place.glob("x*"):
                 if made.is_file():
                     made.unlink()
