@@ -81,8 +81,8 @@ class GaussianHead(DensityHead):
         away = scaled.to(like)[..., None, :] - numbers[..., :count]
         logs, below = numbers[..., count : 2 * count], numbers[..., 2 * count :]
         rows, columns = torch.tril_indices(count, count, -1, device=like.device)
-        if bool((least := self.process.least_variances.to(like)).any()):
-            logs = -torch.logaddexp(-2 * logs, least.log()) / 2
+        if bool((least := self.process.least_variances).any()):
+            logs = -torch.logaddexp(-2 * logs, least.to(like).log()) / 2
         turned = away * logs.exp()
         if len(rows):
             turned = turned.index_add(-1, rows, below * away[..., columns])
