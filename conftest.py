@@ -59,6 +59,8 @@ LONGEST = (
 SMOKES = 1
 #: A commit runs one in so many of the long tests, drawn by it.
 LONG = 96
+#: Of the tests in tests/heavy.txt, which take above .8 seconds of a processor each, a commit runs one in so many.
+HEAVY = 5
 
 
 @functools.cache
@@ -68,11 +70,19 @@ def commit() -> str:
     return asked.stdout.strip()
 
 
+def draw(items: list[pytest.Item], number: int, test: str) -> None:
+    """Mark all but `number` items slow; the commit draws those that stay."""
+    kept = random.Random(f"{commit()} {test}").sample(items, min(len(items), max(1, number)))
+    for item in items:
+        if item not in kept:
+            item.add_marker(pytest.mark.slow)
+
+
 def leave_to_slow(items: list[pytest.Item]) -> None:
     """Of the cases of a test marked ``drawn(number)`` so many are drawn, and the others are marked slow.
 
     Tests of a file that are marked ``drawn(number, of="...")`` with the same words are the cases of one. One in `LONG` of
-    the tests marked ``long``, cases of ``drawn`` tests included, is drawn.
+    the tests marked ``long``, cases of ``drawn`` tests included, is drawn; so is one in `HEAVY` of those in tests/heavy.txt.
     """
     cases: dict[str, list[pytest.Item]] = {}
     for item in items:
@@ -85,11 +95,10 @@ def leave_to_slow(items: list[pytest.Item]) -> None:
     for test, own in cases.items():
         own.sort(key=lambda item: item.nodeid)
         number = len(own) // LONG if test == "long" else own[0].get_closest_marker("drawn").args[0]
-        number = min(len(own), max(1, number))
-        kept = random.Random(f"{commit()} {test}").sample(own, number)
-        for item in own:
-            if item not in kept:
-                item.add_marker(pytest.mark.slow)
+        draw(own, number, test)
+    names = set((Path(__file__).parent / "tests" / "heavy.txt").read_text().split())
+    heavy = [one for one in items if one.nodeid.partition("[")[0] in names and not one.get_closest_marker("slow")]
+    draw(heavy, len(heavy) // HEAVY, "heavy")
     asked = {item: item.callspec.params["smoke"] for item in items if "smoke" in params_of(item)}
     drawn = random.Random(f"{commit()} smoke").sample(
         sorted(set(asked.values())), min(len(set(asked.values())), SMOKES)

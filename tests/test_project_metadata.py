@@ -77,3 +77,9 @@ def test_what_github_reads_fits_the_project() -> None:
         asked = [one for one in data["body"] if one["type"] != "markdown"]
         assert len({one["id"] for one in asked}) == len(asked)
         assert any(one.get("validations", {}).get("required") for one in asked), form.name
+
+
+def test_heavy_tests_exist() -> None:
+    for line in (ROOT / "tests" / "heavy.txt").read_text().split():
+        path, _, name = line.partition("::")
+        assert f"def {name}(" in (ROOT / path).read_text(), f"tests/heavy.txt: {line} does not exist; remove the line"
