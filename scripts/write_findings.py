@@ -75,15 +75,19 @@ Both papers make 100 headline claims that a measurement or a computation can dec
 {counts}. Most undecided claims need longer training or longer sequences than we could
 afford. The [ledger](ledger.md) of {made} lists the verdicts; `make article` typesets a report of them as PDF.
 
-This page uses four terms. The **fit length** of a model is the number of positions, counted from the first,
+## How to read the answers
+
+{meanings}
+This page uses four more terms. The **fit length** of a model is the number of positions, counted from the first,
 up to which the model's error stays below 0.1. A **doubling** is a factor of two: a growth of 0.11 doublings per layer is
 a growth of 8 % per layer. A **pool** is the set of HMMs from which training prompts come. A **seed** is one independent
 training.
 
-{tables}
-## How to read the answers
+## The answers
 
-{meanings}
+{tables}
+## Rules and scope
+
 If a claim covers several cases, such as tasks, the weakest case decides. The *margin* is the smallest effect that
 matters; if a rule has no smallest effect, its margin is its bound. A test is fair only if its *preconditions* hold:
 *regime* (process and data are like those of the paper), *learned* (the model is better than its control), *converged*

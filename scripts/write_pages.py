@@ -16,7 +16,7 @@ Run from the root of the repository:
     docs/experiments/ledger.md, results/ledger/             all claims decided by results/
     src/hmmscope/lab/verbs/catalogue.json           output of the verbs list, show and claims
     docs/gallery.md, docs/papers.md             every figure, with its command; the papers, figure by figure
-    docs/benchmark.md                           its leaderboard, from the cards in studies/results/hmm-bench
+    docs/benchmark.md                           its finding and leaderboard, from the newest studies/results/hmm-bench*
 
 Weights are not copied. Stored files of the same experiment, scale and setting are replaced.
 """
@@ -26,7 +26,6 @@ import functools
 import hashlib
 import io
 import re
-from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -36,7 +35,7 @@ from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 
 from hmmscope import registry
-from hmmscope.lab.evidence.answers import UNSETTLED, answer_of, effect_sentence
+from hmmscope.lab.evidence.answers import ANSWERS, MEANINGS, UNSETTLED, answer_of, effect_sentence
 from hmmscope.lab.evidence.claim import claims_of
 from hmmscope.lab.evidence.derived import figures_of
 from hmmscope.lab.evidence.effects import Effect
@@ -44,7 +43,7 @@ from hmmscope.lab.evidence.figure import Figure, Heatmap
 from hmmscope.lab.evidence.finding import Finding, asked_by
 from hmmscope.lab.evidence.ledger import SCALES, LedgerRow, as_markdown, ledger, read_tables
 from hmmscope.lab.evidence.rows import Rows
-from hmmscope.lab.evidence.verdicts import DECIDED, VERDICTS
+from hmmscope.lab.evidence.verdicts import DECIDED
 from hmmscope.lab.experiments.derived_findings import derive_again
 from hmmscope.lab.experiments.experiment import Experiment, experiment_named
 from hmmscope.lab.report.differences import verdict_summary
@@ -64,7 +63,7 @@ BESIDE = "@"
 RESULTS, PAGES, PICTURES = Kept(Path()), Path("docs/experiments"), Path("docs/img/experiments")
 LEDGER = RESULTS / "ledger" / "ledger.json"
 #: Cards of the newest measured version of the benchmark.
-CARDS = next(folder for folder in (RESULTS / "hmm-bench-2", RESULTS / "hmm-bench") if folder.is_dir())
+CARDS = next(folder for folder in (RESULTS / "hmm-bench-2", RESULTS / "hmm-bench") if board.is_board(folder))
 BENCH, BOARD_PICTURE = Path("docs/benchmark.md"), "hmm-bench.png"
 
 
@@ -140,9 +139,10 @@ def _outdone(folder: Path, others: Sequence[Path]) -> bool:
 def page(name: str) -> list[str]:
     """Return the lines of an experiment's page."""
     experiment, folders = experiment_named(name), kept(name)
-    lines = [f"# {name}: {experiment.title}", "", experiment.summary, ""]
+    lines = [f"# {name}: {experiment.title}", ""]
     if folders:
-        lines += [*_lead(folders[0]), "", *_answer(experiment, folders)]
+        lines += [_answers(folders[0])[0].removeprefix("* "), "", *_lead(folders[0]), "", *_answer(experiment, folders)]
+    lines += [experiment.summary, ""]
     if (PAGES / "notes" / f"{name}.md").is_file():
         lines += [f"```{{include}} notes/{name}.md", "```", ""]
     lines += [*_claims(name), *_scales(experiment)]
@@ -152,15 +152,14 @@ def page(name: str) -> list[str]:
 
 
 def _lead(folder: Path) -> list[str]:
-    about, verdicts = store.read_json(folder / "experiment.json"), Counter[str]()
-    for data in store.read_json(folder / "findings.json"):
-        verdicts[Finding.from_data(data).verdict] += 1
-    counted = ", ".join(f"{verdicts[verdict]} {verdict}" for verdict in VERDICTS if verdicts[verdict])
+    about = store.read_json(folder / "experiment.json")
+    answers = verdict_summary([Finding.from_data(data) for data in store.read_json(folder / "findings.json")])
     anchor = re.sub(r"[^a-z0-9 -]", "", _heading(folder, about).lower()).replace(" ", "-")
     drawn = figures(folder)
     lines = _figure(folder, drawn[0]) if drawn else []
     invalid = f" **INVALID: {about['invalid']}**" if about["invalid"] else ""
-    return [*lines, "", f"**At scale {about['scale']}** the verdicts are: [{counted}](#{anchor}).{invalid}"]
+    meaning = "[meaning of the answers](../findings.md#how-to-read-the-answers)"
+    return [*lines, "", f"**Answers at scale {about['scale']}**: [{answers}](#{anchor}); {meaning}.{invalid}"]
 
 
 def _answer(experiment: Experiment, folders: list[Path]) -> list[str]:
@@ -245,11 +244,11 @@ def _found(folder: Path, *, leads: bool) -> list[str]:
     lines += [f"The tables are in `{folder}`. {experiment_named(about['experiment']).intervals}", ""]
     if about["invalid"]:
         lines += [f"**INVALID: {about['invalid']}**", ""]
-    lines += ["| claim | verdict | effect (95 % interval) | measured values |", "|---|---|---|---|"]
+    lines += ["| claim | answer | effect (95 % interval) | measured values |", "|---|---|---|---|"]
     for data in store.read_json(folder / "findings.json"):
         finding = Finding.from_data(data)
         at = f" {finding.budget}" if finding.budget and finding.verdict in DECIDED else ""
-        cells = [finding.title, f"**{finding.verdict}**{at}", finding.number(), finding.text]
+        cells = [finding.title, f"**{answer_of(finding.verdict)}**{at}", finding.number(), finding.text]
         lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
     for figure in figures(folder)[leads:]:
         lines += ["", f"### {figure.title}", "", *_figure(folder, figure)]
@@ -387,10 +386,11 @@ def papers() -> list[str]:
 
 
 _PAPERS_INTRO = (
-    "Each section has the claims that we decided, our first figure, and a quotation from the paper. "
-    "[Answers](findings.md#how-to-read-the-answers) are supported, contradicted or undecided. If a paper prints numbers, "
-    "our figure shows them, marked as printed. Neither paper publishes the values of its curves, so our figures omit the "
-    "papers' curves."
+    "Each section has the claims that we decided, our first figure, and a quotation from the paper. If a paper prints "
+    "numbers, our figure shows them, marked as printed. Neither paper publishes the values of its curves, so our figures "
+    "omit the papers' curves.\n\n"
+    + "\n".join(f"* **{word.capitalize()}**: {meaning}" for word, meaning in MEANINGS.items())
+    + "\n\nThe [findings](findings.md#rules-and-scope) define the smallest effect that matters and the preconditions."
 )
 
 
@@ -408,25 +408,28 @@ def _answers(folder: Path) -> list[str]:
 
 def board_figure(cards: list[dict[str, Any]]) -> Figure:
     """Draw how much of each task each model solves, and how far beyond the training length."""
-    tasks, counted = list(cards[0]["tasks"]), board.reference_rows(cards[0])["best n-gram or context tree"]
-    scores = [{(row["task"], row["score"]): row["value"] for row in card["scores"]} for card in cards]
-    solved = [[own[task, "share_solved"] for task in tasks] for own in scores]
-    further = [[own[task, "long_fit_length"] for task in tasks] for own in scores]
-    names = tuple(card["name"] for card in cards)
-    about = functools.partial(Heatmap, x_label="", y_label="", x=tuple(tasks), z_min=0.0)
+    tasks, references = list(cards[0]["tasks"]), board.reference_rows(cards[0])
+    names = [card["name"] for card in cards]
+    rows = {"exact filter": references["exact filter"], "n-gram baseline": references["best n-gram or context tree"]}
+    rows["untrained"] = {
+        row["task"]: None if row["untrained"] is None else 1 - row["untrained"] / row["constant"]
+        for row in cards[0]["scores"]
+        if row["score"] == "excess"
+    }
+    shares, lengths = _by_model(cards, "share_solved"), _by_model(cards, "long_fit_length")
+    about = functools.partial(
+        Heatmap, x_label="", y_label="", x=tuple(tasks), y=("exact filter", *names, *list(rows)[1:]), z_min=0.0
+    )
+
+    def cells(of_models: dict[str, dict[str, float | None]], others: dict[str, Any]) -> tuple[tuple[Any, ...], ...]:
+        return tuple(tuple((of_models | others)[name].get(task) for task in tasks) for name in about.keywords["y"])
+
     panels = (
-        about(
-            title="Fraction solved at the training length",
-            z_label="fraction of the constant answer's excess",
-            y=(*names, "n-gram baseline"),
-            z=tuple(map(tuple, [*solved, [counted[task] for task in tasks]])),
-            z_max=1.0,
-        ),
+        about(title="Fraction solved", z_label="0: constant answer, 1: optimum", z=cells(shares, rows), z_max=1.0),
         about(
             title="Length of correct answers",
-            z_label="multiples of the training length",
-            y=names,
-            z=tuple(map(tuple, further)),
+            z_label="training lengths",
+            z=cells(lengths, {key: {} for key in rows} | {"exact filter": dict.fromkeys(tasks, 8.0)}),
             z_max=8.0,
         ),
     )
@@ -438,22 +441,64 @@ def board_figure(cards: list[dict[str, Any]]) -> Figure:
     )
 
 
+def _by_model(cards: list[dict[str, Any]], score: str, column: str = "value") -> dict[str, dict[str, float | None]]:
+    """Return one score of each model by task, or an end of its interval."""
+    return {
+        card["name"]: {row["task"]: row[column] for row in card["scores"] if row["score"] == score} for card in cards
+    }
+
+
 _BOARD_CAPTION = (
     "Left: the fraction of the best constant answer's excess loss over the exact optimum that training removes, as a mean "
-    "over seeds; the last row is the best n-gram or context tree. Right: the position up to which answers are within "
-    "0.1 of the exact ones, as a multiple of the training length (samples have eight times the training length)."
+    "over seeds. Right: the position up to which answers are within 0.1 of the exact ones, as a multiple of the training "
+    "length (samples have eight times the training length). The first row is the optimum; the last rows are the best "
+    "n-gram or context tree and the best model before training. Values below 0 have the colour of 0. Grey cells have no "
+    "value: the model accepts no longer samples, or the score is not measured for this row."
 )
 
 
 def with_board(text: str) -> str:
-    """Return the benchmark page with the leaderboard from the cards."""
-    mark, end = "<!-- board: made by scripts/write_pages.py -->", "<!-- end -->"
-    before, _, rest = text.partition(mark)
-    table = board.markdown(board.read_cards(CARDS)).partition("## light track")[2].partition("\n## ")[0].strip()
+    """Return the benchmark page with its finding, chart and leaderboard from the cards."""
+    cards = [card for card in board.read_cards(CARDS) if card["track"] == "light"]
     shown = (
         f"![Fraction of each task that models solve, and length of correct answers](img/experiments/{BOARD_PICTURE})"
     )
-    return "\n\n".join([before + mark, shown, _BOARD_CAPTION, table, end + rest.partition(end)[2]])
+    seeds = " to ".join(map(str, sorted({card["seeds"] for card in cards})))
+    search = "" if "rates" in cards[0] else ", without a search of learning rates"
+    about = f"The scores are means over {seeds} seeds of each model in version {cards[0]['bench']}{search}."
+    table = board.markdown(cards).partition("\n| ")[2].partition("\n## ")[0].strip()
+    for name, parts in (
+        ("finding", [board.finding(cards), shown, _BOARD_CAPTION, *_compared(cards)]),
+        ("board", [about, f"| {table}"]),
+    ):
+        mark, end = f"<!-- {name}: made by scripts/write_pages.py -->", "<!-- end -->"
+        before, _, rest = text.partition(mark)
+        text = "\n\n".join([before + mark, *parts, end + rest.partition(end)[2]])
+    return text
+
+
+def _compared(cards: list[dict[str, Any]]) -> list[str]:
+    """Return sentences on the hardest task, where models differ most, and references above the interval of every model."""
+    shares, tasks = _by_model(cards, "share_solved"), list(cards[0]["tasks"])
+    order = {task: sorted((own[task], name) for name, own in shares.items() if own[task] is not None) for task in tasks}
+    order = {task: ranked for task, ranked in order.items() if ranked}
+    hardest = min(order, key=lambda task: order[task][-1])
+    lines = [
+        f"The hardest task is `{hardest}`: its best model, {order[hardest][-1][1]}, solves {order[hardest][-1][0]:.3f}."
+    ]
+    if len(cards) > 1:
+        widest = max(order, key=lambda task: order[task][-1][0] - order[task][0][0])
+        (low, last), (high, first) = order[widest][0], order[widest][-1]
+        lines.append(f"Models differ most on `{widest}`: {first} solves {high:.3f}, {last} {low:.3f}.")
+    highs = list(_by_model(cards, "share_solved", "high").values())
+    ahead = [
+        f"{name}, on `{task}` ({solved[task]:.3f})"
+        for name, solved in board.reference_rows(cards[0]).items()
+        for task in order
+        if name != "exact filter"
+        and (solved.get(task) or 0) > max([order[task][-1][0], *(own[task] or 0 for own in highs)])
+    ]
+    return [" ".join([*lines, *([f"Ahead of every model: {'; '.join(ahead)}."] if ahead else [])])]
 
 
 def decided() -> list[Path]:
@@ -542,8 +587,10 @@ def main() -> None:
     store.write_text(PAGES.parent / "papers.md", "\n".join(papers()))
     store.write_text(BENCH, with_board(BENCH.read_text("utf-8")))
     entries = ledger(decided(), examined=True)
+    said = "; ".join(f"*{verdict}* is {answer}" for verdict, answer in ANSWERS.items() if verdict != answer)
+    said = f"In [answers for readers](../findings.md#how-to-read-the-answers), {said}."
     linked = [re.sub(r"^## (\S+)$", r"## [\1](\1.md)", line) for line in as_markdown(entries)]
-    store.write_text(PAGES / "ledger.md", "\n".join(["# The ledger as text", "", *linked]) + "\n")
+    store.write_text(PAGES / "ledger.md", "\n".join(["# The ledger as text", "", said, "", *linked]) + "\n")
     rows = [entry.row() for entry in entries]
     if not alike(store.read_json(LEDGER), rows) or read_seal(LEDGER.parent) is None:
         store.write_json(LEDGER, rows)

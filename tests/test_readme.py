@@ -167,6 +167,19 @@ def test_the_gallery_is_as_the_command_writes_it(script: ModuleType) -> None:
         assert (printed is not None and printed[1] in shown) == (f"experiments/{name}.md" in shown), name
 
 
+def test_the_benchmark_page_opens_with_its_finding(script: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    with contextlib.chdir(ROOT):
+        whole, cards = script.BENCH.read_text("utf-8"), script.board.read_cards(script.CARDS)
+        assert script.with_board(whole) == whole, STALE
+    for few in (cards[-1:], cards[-2:]):
+        monkeypatch.setattr(script.board, "read_cards", lambda folder, few=few: few)
+        text = script.with_board(whole)
+        assert text.split("\n\n")[2].startswith(f"{few[0]['name']} solves the most: 0.")
+        assert text.index("![Fraction of each task") < text.index("The hardest task is") < text.index("## Submit")
+        assert ("Models differ most" in text) is (len(few) > 1)
+        assert [len(panel.y) for panel in script.board_figure(few).panels] == [3 + len(few)] * 2
+
+
 def test_every_experiment_has_a_page_in_the_table_of_contents() -> None:
     assert {path.stem for path in (ROOT / "docs" / "experiments").glob("*.md")} >= set(registry.entries("experiment"))
     toctree = (ROOT / "docs" / "experiments.md").read_text("utf-8")

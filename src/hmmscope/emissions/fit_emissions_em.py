@@ -86,8 +86,8 @@ def fit_emissions(
         observations: Consecutive sequences (row, coordinate); NaN where missing.
         lengths: Number of rows of each sequence, at least 1.
         num_states: Number of states S.
-        start, fixed, constraints, sequence_weights, known_states, num_restarts, num_tries, agreement, max_iterations,
-            tolerance, seed, callback: See `fit_baum_welch`.
+        start, fixed, constraints, sequence_weights, known_states: See `fit_baum_welch`.
+        num_restarts, num_tries, agreement, max_iterations, tolerance, seed, callback: See `fit_baum_welch`.
         pseudo_count: Number added to each expected initial and transition count.
         min_variance: Least variance as a fraction of the coordinate's total variance, in (0, 1).
         laws: Options of the family, such as `covariance_type`.

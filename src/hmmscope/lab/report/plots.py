@@ -305,7 +305,7 @@ def _draw_heatmap(axes: Axes, panel: Heatmap, width: float) -> None:
     axes.set_facecolor(series_style.MISSING)
     axes.invert_yaxis()
     axes.tick_params(length=0)
-    rows = series_style.thinned(panel.y, 12)
+    rows = series_style.thinned(panel.y, 15)
     axes.set_yticks([row + 0.5 for row in rows], [_plain(one) for one in shorten([panel.y[row] for row in rows])])
     _x_labels(
         axes, panel.x, series_style.thinned(panel.x, 12 if width > 3 else series_style.MOST_LABELS[3]), width, shift=0.5

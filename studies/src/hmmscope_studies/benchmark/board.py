@@ -14,7 +14,7 @@ from hmmscope.registry import entries
 from hmmscope.schema import require, require_path
 from hmmscope.storage import disk, seals, store
 from hmmscope.text import in_a_line
-from hmmscope_studies.benchmark.card import Card
+from hmmscope_studies.benchmark.card import Card, with_interval
 from hmmscope_studies.benchmark.checking import check_submission
 from hmmscope_studies.benchmark.entries import is_name
 from hmmscope_studies.benchmark.flags import card_flags, submission_flags
@@ -254,15 +254,24 @@ def reference_rows(card: dict[str, Any]) -> dict[str, dict[str, float | None]]:
 
 
 def markdown(cards: list[dict[str, Any]]) -> str:
-    parts = [f"# HMM-bench {cards[0]['bench']}: leaderboard", "", _LEGEND]
+    parts = [f"# HMM-bench {cards[0]['bench']}: leaderboard"]
     for track in ("light", "full"):
         ours = [card for card in cards if card["track"] == track]
         if ours:
             header, *body = _table(ours)
-            parts += ["", f"## {track} track", "", _line(header), "|---" * len(header) + "|", *map(_line, body)]
+            parts += [
+                "",
+                f"## {track} track",
+                "",
+                _plain_text(finding(ours)),
+                "",
+                _line(header),
+                "|---" * len(header) + "|",
+                *map(_line, body),
+            ]
             if stability := _stability(board_rows(ours)):
                 parts += ["", _plain_text(stability)]
-    parts += ["", "## Rules", "", *(f"* {rule}" for rule in RULES)]
+    parts += ["", "## How to read it", "", _LEGEND, "", "## Rules", "", *(f"* {rule}" for rule in RULES)]
     return "\n".join(parts) + "\n"
 
 
@@ -288,27 +297,24 @@ def page(cards: list[dict[str, Any]]) -> str:
     )
 
 
+def finding(cards: list[dict[str, Any]]) -> str:
+    """Return which model of a track solves the most, with its interval and the models of its tier, in one sentence."""
+    first, *others = board_rows(cards)
+    alike = [row["model"] for row in others if row["tier"] is not None and row["tier"] == first["tier"]]
+    tied = f", level with {', '.join(alike)}" if alike else ""
+    way = "of the way from the best constant answer to the optimum"
+    return f"{first['model']} solves the most: {with_interval(first, 'solved')} {way}{tied}."
+
+
 def _first(cards: list[dict[str, Any]]) -> str:
     """Return the finding of a track, and a bar for each model, from 0 (best constant answer) to 1 (optimum)."""
-    rows = board_rows(cards)
-    shown = [
-        f"{row['solved']:.3f}" + ("" if row["low"] is None else f" [{row['low']:.3f}, {row['high']:.3f}]")
-        for row in rows
-    ]
-    alike = [row["model"] for row in rows[1:] if row["tier"] is not None and row["tier"] == rows[0]["tier"]]
-    tied = f", level with {', '.join(alike)}" if alike else ""
-    said = (
-        f"{rows[0]['model']} solves the most: {shown[0]} of the way from the best constant answer to the optimum{tied}."
-    )
     bars = "".join(
         f'<span>{html.escape(row["model"])}</span><i><b style="width:{100 * min(max(row["solved"], 0), 1):.1f}%"></b></i>'
-        f"<span>{number}</span>"
-        for row, number in zip(rows, shown, strict=True)
+        f"<span>{with_interval(row, 'solved')}</span>"
+        for row in board_rows(cards)
     )
-    ends = (
-        "<span></span><span class=ends><span>0: best constant</span><span>1: exact optimum</span></span><span></span>"
-    )
-    return f"<p class=found>{html.escape(said)}</p><div class=bars>{bars}{ends}</div>"
+    ends = "<span></span><span class=ends><span>0: constant</span><span>1: exact optimum</span></span><span></span>"
+    return f"<p class=found>{html.escape(finding(cards))}</p><div class=bars>{bars}{ends}</div>"
 
 
 def keep_card(submission: Path, folder: Path) -> Path:
@@ -341,13 +347,12 @@ def _table(cards: list[dict[str, Any]]) -> list[list[str]]:
     names = [task.name for task in tasks if any(task.name in card["tasks"] for card in cards)]
     found = [["model", "tier", "solved", "parameters", "seconds", *names, "checked", "seal"]]
     for row in rows:
-        interval = "" if row["low"] is None else f" [{row['low']:.3f}, {row['high']:.3f}]"
         flagged = f" (exact or fitted model: {'; '.join(row['flags'])})" if row["flags"] else ""
         mark = flagged or ("" if row["ranked"] else " (not ranked)")
         tier = "-" if row["tier"] is None else str(row["tier"])
         costs = [f"{row['parameters']:,}", f"{row['seconds']:.0f}"]
         shares = [_share(row.get(name)) for name in names]
-        solved = f"{row['solved']:.3f}{interval}"
+        solved = with_interval(row, "solved")
         found.append([f"{row['model']}{mark}", tier, solved, *costs, *shares, row["checked"], row["seal"]])
     for name, solved_by in reference_rows(cards[0]).items():
         found.append([name, "", "", "", "", *(_share(solved_by.get(task)) for task in names), "", ""])

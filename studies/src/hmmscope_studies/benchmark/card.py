@@ -34,17 +34,17 @@ class Card(Tabular):
 
     def __repr__(self) -> str:
         data = self.data
-        solved = data["solved"]
-        shown = f"{solved['value']:.3f}" + (
-            "" if solved["low"] is None else f" [{solved['low']:.3f}, {solved['high']:.3f}]"
-        )
         ranked = "" if data["ranked"] else "; not ranked: " + data["not_ranked"]
         seeds = f"{data['seeds']} seed{'s' * (data['seeds'] != 1)}"
-        solved = f"{shown} of the excess of a constant predictor is solved"
+        solved = f"{with_interval(data['solved'])} of the excess of a constant predictor is solved"
         return f"Card({data['name']}, {data['track']} track: {solved}, {seeds}{ranked})"
 
     def _repr_html_(self) -> str:
         return html_rows(repr(self), self.table())
+
+
+def with_interval(row: dict[str, Any], key: str = "value") -> str:
+    return f"{row[key]:.3f}" + ("" if row["low"] is None else f" [{row['low']:.3f}, {row['high']:.3f}]")
 
 
 def make_card(
