@@ -148,6 +148,7 @@ class Predictions {
 
   constructor(host, symbols, kinds) {
     this.kinds = kinds;
+    host.classList.add("laws");
     this.rows = symbols.map((symbol) => {
       const bars = Object.fromEntries(kinds.map((kind) => [kind, element("i", { class: kind })]));
       const mark = element("u", { hidden: true });
