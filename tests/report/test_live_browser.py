@@ -173,10 +173,7 @@ def test_heads_are_taken_away_and_beliefs_pushed(browser: Any, mess3_page: Path)
 @pytest.mark.parametrize("width", [390, 1400])
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_the_page_fits_and_shows_its_first_picture_early(
-    browser: Any,
-    whole_page: Path,
-    width: int,
-    scheme: Any,
+    browser: Any, whole_page: Path, width: int, scheme: Any
 ) -> None:
     watched = Watched(browser, whole_page, viewport={"width": width, "height": 844}, color_scheme=scheme)
     watched.assert_fits()

@@ -91,10 +91,7 @@ def test_pages_praise_nothing(run: Run, tmp_path: Path, monkeypatch: pytest.Monk
 @pytest.mark.drawn(2)
 def test_rows_and_objects_praise_nothing(run: Run) -> None:
     said = [repr(run)]
-    for rows in (
-        hs.probe(run.model, run.dataset("probe"), num_samples=256),
-        geometry(run.model, run.dataset("probe")),
-    ):
+    for rows in (hs.probe(run.model, run.dataset("probe"), num_samples=256), geometry(run.model, run.dataset("probe"))):
         top = [row for row in rows if row.get("labels", row.get("targets")) == "true"]
         said += [str(row["beyond_twins"]) for row in top]
         assert top

@@ -150,6 +150,8 @@ def test_examples_of_help_are_commands(verb: str) -> None:
         dotted, words = cli._split_overrides(line.split()[1:])
         arguments, rest = cli.build_parser().parse_known_args(words)
         assert arguments.verb == verb
+        assert vars(arguments).get("process") in {None, *registry.entries("process"), *shipped_processes()}
+        assert verb != "run" or arguments.out or arguments.dry_run
         assert cli.parse_overrides(dotted + rest).keys() <= {"model.width", "target"}
 
 
@@ -202,15 +204,7 @@ def test_without_the_catalogue_all_is_imported_and_said_alike(call: Callable, mo
 def sealed(folder: Path, experiment: str) -> Path:
     """A finished folder of an experiment that this code has sealed."""
     claims = [one for one in json.loads(catalogue.CATALOGUE.read_text())["stated"] if one["experiment"] == experiment]
-    findings = [
-        {
-            "title": one["says"],
-            "text": "Seen.",
-            "verdict": "open",
-            "claim": one["name"],
-        }
-        for one in claims
-    ]
+    findings = [{"title": one["says"], "text": "Seen.", "verdict": "open", "claim": one["name"]} for one in claims]
     folder.mkdir()
     store.write_json(folder / "experiment.json", {"experiment": experiment, "scale": "smoke"})
     store.write_json(folder / "findings.json", findings)

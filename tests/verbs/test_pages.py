@@ -170,9 +170,12 @@ def test_the_name_of_an_experiment_stands_for_its_kept_results(call: Callable, t
     assert "limits-table1" in (tmp_path / "one.html").read_text()
     assert kept_results("limits-fig3").relative_to(ROOT) == Path("papers/results/medium/limits-fig3")
     assert kept_results("multitask-fig1@16-8").name == "multitask-fig1@16-8"
-    near = call("report", "limits-fgi3", "--out", str(tmp_path / "two.html"))
-    assert (
-        near.error == "error[2] limits-fgi3: not a folder of an experiment; did you mean the experiment limits-fig3?\n"
-    )
+    for wrong, near in (
+        ("limits-fgi3", "limits-fig3"),
+        ("table4", "limits-table4"),
+        ("fig2", "limits-fig2 or multitask-fig2"),
+    ):
+        refused = call("report", wrong, "--out", str(tmp_path / "two.html")).error
+        assert refused.endswith(f"{wrong}: not a folder of an experiment; did you mean the experiment {near}?\n")
     none = call("report", "quickstart", "--out", str(tmp_path / "two.html"))
     assert none.error.startswith("error[2] quickstart: this checkout has no results of it; run hmmscope run quickstart")

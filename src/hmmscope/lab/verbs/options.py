@@ -124,7 +124,7 @@ class RunOptions(ExecutionOptions, OverrideOptions):
     """run one experiment or all experiments of a paper: train, measure, plot, write the page"""
 
     audience = PAPER
-    examples = ("hmmscope run quickstart --out runs/quickstart", "hmmscope run limits-fig3 --scale smoke")
+    examples = ("hmmscope run quickstart --out runs/quickstart", "hmmscope run limits-fig3 --dry-run")
 
     experiment: str = given(
         "a name from hmmscope show experiments; or multitask, limits or all: every experiment, and the ledger"
@@ -217,7 +217,7 @@ class InferOptions(SequenceInputOptions, OverrideOptions):
     """
 
     audience = DATA
-    examples = ("hmmscope infer mess3", "hmmscope infer weather walks.txt --viterbi")
+    examples = ("hmmscope infer mess3", "hmmscope infer umbrella walks.txt --viterbi")
 
     process: str = given("a registered or shipped name, or a file")
     observations: str | None = given(

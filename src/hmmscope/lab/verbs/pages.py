@@ -26,8 +26,8 @@ def is_run(folder: Path) -> bool:
 def kept_results(name: str) -> Path:
     experiment = name.partition("@")[0]
     if experiment not in (known := registry.entries("experiment")):
-        near = difflib.get_close_matches(experiment, known, 1, 0.7)
-        hint = f"; did you mean the experiment {near[0]}?" if near else ""
+        near = [one for one in known if experiment in one][:3] or difflib.get_close_matches(experiment, known, 1, 0.7)
+        hint = f"; did you mean the experiment {' or '.join(near)}?" if near else ""
         raise InputError(f"{name}: not a folder of an experiment{hint}")
     module = sys.modules[registry.lookup("experiment", experiment).__module__]
     homes = [folder for folder in Path(str(module.__file__)).parents if (folder / "src").is_dir()]
