@@ -18,6 +18,7 @@ from hmmscope.inference.constraints import Constraints, RowConstraints, as_const
 from hmmscope.inference.em import PARTS
 from hmmscope.inference.known_states import flat_allowed
 from hmmscope.inference.restarts import check_limits, criterion, search
+from hmmscope.inference.row_rules import check_fixed
 from hmmscope.inference.weights import as_weights
 from hmmscope.schema import require
 from hmmscope.seeds import numpy_generator
@@ -157,8 +158,7 @@ def _check_start(
     fixed: Collection[str],
     laws: Mapping[str, Any],
 ) -> None:
-    require(set(fixed) <= set(PARTS), "fixed", f"must be among {', '.join(PARTS)}", sorted(fixed))
-    require(start is not None or not fixed, "fixed", "needs start=, which contains the fixed parts", sorted(fixed))
+    check_fixed(PARTS, start, fixed)
     if start is not None and (start.file_format, start.num_states, start.num_symbols) != (
         family.file_format,
         num_states,

@@ -18,6 +18,12 @@ Array = NDArray[np.float64]
 Rows = Mapping[str, Array]
 
 
+def check_fixed(parts: Collection[str], start: object, fixed: Collection[str]) -> None:
+    """Raise InputError unless `fixed` names parts of the model `start`."""
+    require(set(fixed) <= set(parts), "fixed", f"must be among {', '.join(parts)}", sorted(fixed))
+    require(start is not None or not fixed, "fixed", "needs start=, which contains the fixed parts", sorted(fixed))
+
+
 def check_rules(
     parts: Collection[str],
     num_states: int,
@@ -27,8 +33,7 @@ def check_rules(
     constraints: Mapping[str, RowConstraints],
 ) -> NDArray[np.int64] | None:
     """Check options that restrict a fit's parameters; return the tied-emission class of each state, or None."""
-    require(set(fixed) <= set(parts), "fixed", f"must be among {', '.join(parts)}", sorted(fixed))
-    require(start is not None or not fixed, "fixed", "needs start=, which contains the fixed parts", sorted(fixed))
+    check_fixed(parts, start, fixed)
     classes = None if tied is None else np.asarray(tied)
     if classes is not None and (
         classes.shape != (num_states,)

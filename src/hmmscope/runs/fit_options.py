@@ -8,6 +8,7 @@ from hmmscope.inference.constraints import Constraints, as_constraints
 from hmmscope.inference.em import PARTS
 from hmmscope.inference.fit_durations import FAMILIES
 from hmmscope.inference.num_states import CHOICES
+from hmmscope.inference.row_rules import check_fixed
 from hmmscope.schema import require, require_count, unknown_name
 
 
@@ -57,9 +58,7 @@ class FitOptions:
         good = self.start is None or hasattr(self.start, "file_format")
         require(good, "start", f"must be a model, such as HMM{own}", type(self.start).__name__)
         parts = PARTS if self.durations is None else (*PARTS, "durations")
-        require(set(self.fixed) <= set(parts), "fixed", f"must be among {', '.join(parts)}", sorted(self.fixed))
-        rule = "needs start=, which contains the fixed parts"
-        require(self.start is not None or not self.fixed, "fixed", rule, sorted(self.fixed))
+        check_fixed(parts, self.start, self.fixed)
         as_constraints(self.constraints)
         if self.choose not in (None, *CHOICES):
             raise unknown_name("choose", self.choose, CHOICES)
