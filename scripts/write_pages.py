@@ -491,13 +491,12 @@ def _compared(cards: list[dict[str, Any]]) -> list[str]:
         (low, last), (high, first) = order[widest][0], order[widest][-1]
         lines.append(f"Models differ most on `{widest}`: {first} solves {high:.3f}, {last} {low:.3f}.")
     highs = list(_by_model(cards, "share_solved", "high").values())
-    ahead = [
-        f"{name}, on `{task}` ({solved[task]:.3f})"
-        for name, solved in board.reference_rows(cards[0]).items()
-        for task in order
-        if name != "exact filter"
-        and (solved.get(task) or 0) > max([order[task][-1][0], *(own[task] or 0 for own in highs)])
-    ]
+    best = {task: max([order[task][-1][0], *(own[task] for own in highs if own[task] is not None)]) for task in order}
+    known = {name: row for name, row in board.reference_rows(cards[0]).items() if name != "exact filter"}
+    ahead = []
+    for task in order:
+        value, name = max((row[task], name) for name, row in known.items() if row.get(task) is not None)
+        ahead += [f"on `{task}` {name} ({value:.3f})"] if value > best[task] else []
     return [" ".join([*lines, *([f"Ahead of every model: {'; '.join(ahead)}."] if ahead else [])])]
 
 
