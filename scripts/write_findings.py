@@ -176,10 +176,13 @@ def reasons(entry: dict[str, Any], ledger: dict[str, dict[str, Any]], plans: dic
             f"The precondition *{gate['name']}* fails: {gate['text']}." for gate in row["gates"] if not gate["is_open"]
         ]
         told += (
-            [f"About {row['seeds_needed']} seeds of this spread would decide the claim."] if row["seeds_needed"] else []
+            [f"With this spread between seeds, about {row['seeds_needed']} seeds would decide the claim."]
+            if row["seeds_needed"]
+            else []
         )
         told += [plans[name]] if row["verdict"] not in DECIDED and name in plans else []
-        lines.append(f"`{name}` is {answer_of(row['verdict'])}{why}. {VERDICTS_IN.sub(as_answers, ' '.join(told))}")
+        said = f"{row['says']} (`{name}`) *{answer_of(row['verdict']).capitalize()}{why}.*"
+        lines.append(f"{said} {VERDICTS_IN.sub(as_answers, ' '.join(told))}")
     return lines
 
 

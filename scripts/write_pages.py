@@ -40,7 +40,7 @@ from hmmscope.lab.evidence.claim import claims_of
 from hmmscope.lab.evidence.derived import figures_of
 from hmmscope.lab.evidence.effects import Effect
 from hmmscope.lab.evidence.figure import Figure, Heatmap
-from hmmscope.lab.evidence.finding import Finding, asked_by
+from hmmscope.lab.evidence.finding import OURS, Finding
 from hmmscope.lab.evidence.ledger import SCALES, LedgerRow, as_markdown, ledger, read_tables
 from hmmscope.lab.evidence.rows import Rows
 from hmmscope.lab.evidence.verdicts import DECIDED
@@ -205,7 +205,8 @@ def _claims(name: str) -> list[str]:
     lines = ["## Claims and questions", ""]
     for claim in claims_of(name):
         rule = f" To support the claim, {claim.rule}." if claim.rule is not None else ""
-        lines += [f"- **{claim.claim_text}** {asked_by(claim.source)}. {claim.operationalization}{rule}"]
+        source = "This is a question of this project" if claim.source == OURS else claim.source
+        lines += [f"- **{claim.claim_text}** {source}. {claim.operationalization}{rule}"]
     return [*lines, ""]
 
 

@@ -22,7 +22,9 @@ def lazily(package: str) -> tuple[Callable[[str], Any], Callable[[], list[str]],
     read = getattr(spec and spec.loader, "get_source", lambda name: None)
     source = read(package)
     if source is None:
-        raise ImportError(f"{package}: its __init__.py, which lists its names, is not installed as source")
+        raise ImportError(
+            f"{package}: its __init__.py is not installed as source, so its names are unknown; reinstall its .py files"
+        )
     home = {name: module for module, name in _IMPORT.findall(source)}
     names = sorted(home)
 

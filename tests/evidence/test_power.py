@@ -110,7 +110,7 @@ def test_each_direction_is_asked_for_its_own_error() -> None:
     assert power is not None
     assert power.power < 0.5
     assert (gate.is_open, verdict) == (True, "reproduced in sign")
-    assert gate.text.startswith("the power is low, because the rule confirms the expected effect in 0.")
+    assert gate.text.startswith("the power is low: the rule confirms the expected effect in 0.")
     assert gate.text.endswith("seeds would have a power of 0.9")
     gate, power, verdict = powered(rule, contrary, "not reproduced", **known)  # type: ignore[arg-type]
     assert (gate.is_open, verdict) == (True, "not reproduced")

@@ -493,8 +493,8 @@ def test_only_small_files_of_the_experiment_are_taken(tmp_path: Path) -> None:
             r"--measurements\.factor: must be in \[0, 1000\], got 1000000000",
         ),
         ({"overrides": {"model.name": "lstm"}}, r"model\.name: test-seeded measures rnn, got 'lstm'"),
-        ({"seeds": 0}, "seeds: must be 1 to 1000"),
-        ({"seeds": 2**64}, "seeds: must be 1 to 1000"),
+        ({"seeds": 0}, "seeds: must be a number of seeds from 1 to 1000"),
+        ({"seeds": 2**64}, "seeds: must be a number of seeds from 1 to 1000"),
         ({"seeds": (1, 1)}, "a list of distinct seeds"),
     ],
 )

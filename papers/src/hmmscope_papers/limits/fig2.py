@@ -402,7 +402,7 @@ def supervision_rnn(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Meas
     shown = told({name: one for name, one in parts.items() if one})
     text = f"Evaluation loss on Cyclic-HARD minus that on Cyclic-DET: {shown}."
     compared = rows.where(layers=[0, deepest])
-    effect = over_seeds(rows, difference, "increase of the Transformer's loss minus that of the RNN's")
+    effect = over_seeds(rows, difference, "harm to the deepest Transformer minus harm to the RNN")
     own = alike(tables["epochs"].where(task=[HARD, "cyclic-det"], layers=[0, deepest]))
     return lab.Measurement(
         effect, text, gates=_gates(tables, own, numbers), last_doubling_change=_drift(compared, difference)

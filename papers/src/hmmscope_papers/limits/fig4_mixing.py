@@ -292,7 +292,7 @@ def mixing_rnn(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measureme
     gates = (equal_budgets(tables, labels), _learned(rows, "rnn", numbers), _learned(rows, numbers=numbers))
     then = while_training(tables).with_columns(predictor=lambda row: row["network"], value=lambda row: row["loss"])
     return lab.Measurement(
-        over_seeds(rows, more, "increase of the Transformer's error minus that of the RNN's"),
+        over_seeds(rows, more, "harm to the Transformer minus harm to the RNN"),
         text,
         gates=gates,
         last_doubling_change=drift(then, more, numbers),

@@ -237,7 +237,9 @@ def rnn_tuning(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measureme
     for task, own in rows.by("task").items():
         values = list(own.per_seed(_wider("value", deep)).values())
         if any(value is not None for value in values):
-            effects[task] = lab.Effect.pooled(values, "range of the Transformer's losses minus that of the RNN's")
+            effects[task] = lab.Effect.pooled(
+                values, "range of the Transformer's losses minus range of the RNN's losses"
+            )
             drifts[task] = drift(later.where(task=task), _wider("loss", deep), numbers)
     shown = [
         f"{task}, {'RNN' if n == 0 else f'{n} layers'}, {rate:g}: {_mean(own):.3f}"

@@ -42,10 +42,10 @@ def steps_figure(tables: lab.Tables) -> lab.Figure:
         name="gradient-layers",
         title="Each layer is a gradient step: the error falls geometrically",
         caption=(
-            "Left: distance of the weights in the residual stream from least squares after each gradient layer (the largest "
-            "over the seen windows), with step size 1/λ_max; lines are medians and bands are ranges over processes. Right: "
-            "decay rate of this distance, with one point per process, against the stated rate, which follows from the "
-            "smallest non-zero eigenvalue α₊."
+            "Left: after each gradient layer, how far the regression weights in the residual stream are from least squares, "
+            "for the window with the largest distance. The step size is 1/λ_max; lines are medians and bands are "
+            "ranges over processes. Right: decay rate of this distance, with one point per process, against the stated rate, "
+            "which follows from the smallest non-zero eigenvalue α₊."
         ),
         panels=tuple(panels),
     )

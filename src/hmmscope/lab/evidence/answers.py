@@ -58,8 +58,8 @@ def effect_sentence(shown: str, unit: str, num_seeds: int | None = None, case: s
     seeds = f" over {num_seeds} seeds" if (num_seeds or 0) > 1 else ""
     if unit.startswith("fraction of ") and unit.endswith(_COUNTED):
         effect = f"fraction of {shown} of the {unit.removeprefix('fraction of ')} meets the criterion{seeds}."
-        return f"In the deciding case, {case or own}, a {effect}" if own else f"A {effect}"
-    begin = f"In the deciding case, {case or own}, the" if own else "The"
+        return f"In the weakest case, which decides ({case or own}), a {effect}" if own else f"A {effect}"
+    begin = f"In the weakest case, which decides ({case or own}), the" if own else "The"
     if not unit or unit.startswith(_AFTER):
         return f"{begin} measured effect is {shown} {unit}".rstrip() + f"{seeds}."
     return f"{begin} measured effect ({unit}) is {shown}{seeds}."

@@ -150,14 +150,14 @@ def powered(
     if found.power >= least:
         return Gate("power", True, f"{text}, and an effect of zero in {found.confirmed:.2f}", seen), found, verdict
     enough = None if redrawn is not None else seeds_enough(rule, effects, effect_if_true, effect_if_false)
-    more = f"; {enough} seeds would have a power of {PLANNED:g}" if enough else ""
+    more = f" ({enough} seeds would raise this to {PLANNED:g})" if enough else ""
     held = all(rule.holds_by_sign(effect) for effect in effects.values())
     bound = (
         "a sign test over the seeds confirms the sign"
         if held
-        else "a sign test over the seeds does not confirm the sign (or there are too few seeds)"
+        else "a sign test does not confirm the sign either, or there are too few seeds for one"
     )
-    text = f"the power is low, because {text}, and {bound}{more}"
+    text = f"the power is low: {text}{more}; {bound}"
     return Gate("power", held, text, seen), found, "reproduced in sign"
 
 

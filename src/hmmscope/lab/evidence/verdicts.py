@@ -205,7 +205,9 @@ class Always(Rule):
         return math.ceil(math.log(level() / 2) / math.log(self.least)) if effect.value == 1 else None
 
     def __str__(self) -> str:
-        return f"every instance must meet the criterion, in a sample that excludes a fraction below {self.least:g}"
+        return (
+            f"all instances must meet the criterion, and the interval of their fraction must lie above {self.least:g}"
+        )
 
 
 #: Rules by their names in records.

@@ -232,6 +232,6 @@ def _of_power(claim: Claim, effects: dict[str, Effect], count: int) -> Iterator[
             f"{found[0]:.2f} of simulated "
             f"experiments, and reject an effect of zero in a fraction {found[1]:.2f}"
         )
-        text += f"; {enough} seeds would have a power of {PLANNED:g}" if enough and enough > count else ""
+        text += f"; {enough} seeds would raise the first fraction to {PLANNED:g}" if enough and enough > count else ""
         gate = Gate("power", max(found) >= LIKELY, text, (*found, LIKELY))
         yield gate.about(name) if name else gate

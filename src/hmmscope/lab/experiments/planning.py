@@ -120,7 +120,7 @@ def _seeds(experiment: Experiment, scale: str, seeds: int | Sequence[int] | None
     wanted = experiment.num_seeds[scale] if seeds is None else seeds
     found = tuple(range(min(wanted, 1001))) if isinstance(wanted, int) else tuple(check_seed(seed) for seed in wanted)
     if not 1 <= len(found) <= 1000 or len(set(found)) < len(found):
-        raise InputError(f"seeds: must be 1 to 1000, or a list of distinct seeds, got {seeds}")
+        raise InputError(f"seeds: must be a number of seeds from 1 to 1000, or a list of distinct seeds, got {seeds}")
     return found
 
 

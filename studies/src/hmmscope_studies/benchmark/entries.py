@@ -175,7 +175,9 @@ def _calls(build: Callable[..., Any], path: Path | None = None) -> Callable[[Mod
 def _copies(module: nn.Module) -> Callable[[ModelIO, int], Any]:
     def make(ports: ModelIO, seed: int) -> nn.Module:
         if ports.vocab_size is None:
-            raise InputError("model: reads tokens, but this task has vectors; enter a function build(...)")
+            raise InputError(
+                "model: reads tokens, but this task has vectors; submit a function build(input_width, num_outputs)"
+            )
         if seed in (0, SEARCH_SEED):
             return copy.deepcopy(module)
         twins = draw_controls(module, seed=seed)
@@ -183,7 +185,7 @@ def _copies(module: nn.Module) -> Callable[[ModelIO, int], Any]:
             reason = (
                 twins.reason.removeprefix("not identifiable: ").removesuffix(f"; {FIX}").removesuffix(f", or {FIX}")
             )
-            raise InputError(f"seeds: {reason}; enter a function that builds it, or one seed")
+            raise InputError(f"seeds: {reason}; submit a function that builds the model, or use one seed")
         return twins.models[0]
 
     return make
