@@ -44,7 +44,7 @@ def steps_figure(tables: lab.Tables) -> lab.Figure:
         caption=(
             "Left: after each gradient layer, how far the regression weights in the residual stream are from least squares, "
             "for the window with the largest distance. The step size is 1/λ_max; lines are medians and bands are "
-            "ranges over processes. Right: decay rate of this distance, with one point per process, against the stated rate, "
+            "ranges over processes. Right: decay rate of this distance (one point per process) against the stated rate, "
             "which follows from the smallest non-zero eigenvalue α₊."
         ),
         panels=tuple(panels),
