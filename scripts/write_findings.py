@@ -181,7 +181,7 @@ def reasons(entry: dict[str, Any], ledger: dict[str, dict[str, Any]], plans: dic
             else []
         )
         told += [plans[name]] if row["verdict"] not in DECIDED and name in plans else []
-        said = f"{row['says']} (`{name}`) *{answer_of(row['verdict']).capitalize()}{why}.*"
+        said = f"*{answer_of(row['verdict']).capitalize()}{why}* (`{name}`): {row['says']}"
         lines.append(f"{said} {VERDICTS_IN.sub(as_answers, ' '.join(told))}")
     return lines
 
