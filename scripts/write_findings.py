@@ -31,9 +31,9 @@ TEXTS, PAGE, LEDGER = (
 PLANS = ROOT / "protocols" / "undecided.toml"
 #: Changes of a rule, in words.
 CHANGES = {
-    "margin × ½": "half the margin",
-    "margin × 2": "twice the margin",
-    "rate 0.05": "fit lengths at the error rate 0.05 instead of 0.1",
+    "margin × ½": "the margin were half as large",
+    "margin × 2": "the margin were twice as large",
+    "rate 0.05": "fit lengths had the error rate 0.05 instead of 0.1",
 }
 #: Deciding cases, in words.
 CASES = {
@@ -145,13 +145,13 @@ def glance(paper: dict[str, Any], ledger: dict[str, dict[str, Any]]) -> str:
 def sensitive(changes: list[str]) -> str:
     """Return the sentence about changes that alter a verdict."""
     seeds = [one.removeprefix("without seed ") for one in changes if one.startswith("without seed ")]
-    named = [CHANGES.get(one, one) for one in changes if not one.startswith("without seed ")]
+    named = [
+        f"if {CHANGES[one]}" if one in CHANGES else f"under {one}" for one in changes if not one.startswith("without")
+    ]
     if seeds:
         listed = f"seed {' or '.join(filter(None, [', '.join(seeds[:-1]), seeds[-1]]))}"
-        named.append(f"leaving out {listed if len(seeds) < 4 else f'any one of {len(seeds)} seeds'}")
-    if len(named) == 1:
-        return f"This change alone would change the answer: {named[0]}."
-    return f"Each of these changes alone would change the answer: {'; '.join(named)}."
+        named.append(f"if {listed if len(seeds) < 4 else f'any one of {len(seeds)} seeds'} were left out")
+    return f"The answer would change {', or '.join(named)}."
 
 
 def reasons(entry: dict[str, Any], ledger: dict[str, dict[str, Any]], plans: dict[str, str]) -> list[str]:

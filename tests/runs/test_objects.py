@@ -572,7 +572,9 @@ def test_an_export_says_what_it_is_and_not_its_weights(tmp_path: Path) -> None:
 @pytest.mark.parametrize("answer", [hs.filter_beliefs, hs.smooth_beliefs, hs.most_likely_states, hs.log_likelihood])
 @pytest.mark.parametrize("observations", ["hth", Path("hth.txt"), [["h"], ["x", "h"]]], ids=["text", "path", "unknown"])
 def test_what_is_no_symbol_is_one_line(answer: Any, observations: Any) -> None:
-    with pytest.raises(InputError, match=r"observations: must be symbols \(batch, time\), .*SequenceData") as caught:
+    with pytest.raises(
+        InputError, match=r"observations: .*; give symbols \(batch, time\), or rows that SequenceData reads"
+    ) as caught:
         answer(coin(), observations)
     assert "\n" not in str(caught.value)
 

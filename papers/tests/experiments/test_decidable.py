@@ -41,7 +41,7 @@ def test_the_plan_of_one_task_decides_that_task_alone() -> None:
         assert not found[name].decides
     power = found["limits-fit-length-power"]  # three seeds of that spread
     assert not power.decides
-    assert "12 seeds would have a power of 0.9" in power.answer()
+    assert "12 seeds would raise the first fraction to 0.9" in power.answer()
 
 
 def test_the_plan_of_figure_1_at_the_papers_scale() -> None:

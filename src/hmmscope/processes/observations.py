@@ -132,7 +132,8 @@ def _read(rows: object, alphabet: Alphabet, **how: Any) -> SequenceData:
         return SequenceData(rows, title="observations", **(how or {"symbols": alphabet.names or alphabet.count}))
     except InputError as error:
         said = re.sub(r"pass (missing=.+) \(--missing .*\)", r"pass hmmscope.SequenceData(X, \1)", str(error))
-        raise InputError(f"observations: must be symbols (batch, time), or rows for SequenceData: {said}") from None
+        fix = "" if "SequenceData" in said else "; give symbols (batch, time), or rows that SequenceData reads"
+        raise InputError(f"observations: {said.removeprefix('observations: ').removeprefix('sequences: ')}{fix}") from None
 
 
 def _coded(data: SequenceData, alphabet: Alphabet) -> SequenceData:
