@@ -145,7 +145,7 @@ lock:
 audit:
 	test -x .venv-lock/bin/python || $(PYTHON) -m venv .venv-lock
 	.venv-lock/bin/python -m pip install -q --disable-pip-version-check --no-deps --only-binary :all: --require-hashes -r constraints/maintenance.txt
-	for file in locked tools maintenance pip; do .venv-lock/bin/pip-audit --disable-pip --require-hashes -r constraints/$$file.txt || exit 1; done
+	for file in locked tools maintenance pip; do .venv-lock/bin/pip-audit --strict --disable-pip --require-hashes -r constraints/$$file.txt || exit 1; done
 
 # A bill of materials of .venv, as CycloneDX JSON; this project stands in it by its pyproject.toml, not by its place here.
 sbom: .venv/.installed

@@ -1,13 +1,16 @@
 """The laboratory in short: its trials find nothing here, find what is planted, and its table counts what was measured."""
 
 import ast
+import itertools
 import json
 import random
 import subprocess
 import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext, suppress
 from pathlib import Path
+from zipfile import ZipFile
 
 import numpy as np
 import pytest
@@ -23,6 +26,7 @@ import call_trials  # noqa: E402, F401 - its trials
 import folder_trials  # noqa: E402
 import fresh_seeds  # noqa: E402
 import hmmscope as hs  # noqa: E402
+import hostile_trials  # noqa: E402
 import input_trials  # noqa: E402
 import interval_trials  # noqa: E402
 import mutant_trials  # noqa: E402
@@ -294,6 +298,34 @@ def test_a_package_without_a_digest_is_found(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setitem(input_trials.supply.PROJECT["project"], "dependencies", ["torch>=2", "a", "b>=1", "c"])
     report = conduct("packages", tmp_path / "bad", 1000, 7)
     assert (report.trials, report.broken) == (2, ["b has no digest", "c is required and not locked"])
+
+
+def test_what_grows_without_end_and_is_read_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hostile_trials, "_SIZES", (4 << 20,))  # within what every reader takes
+    report = conduct("bombs", tmp_path / "room", 5, 7)
+    assert report.trials == 5
+    assert any("read, or ended" in line for line in report.broken)
+
+
+def test_another_answer_from_a_thread_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    in_turn = itertools.count()
+    monkeypatch.setattr(hostile_trials, "answers", lambda seed: str(next(in_turn)))
+    monkeypatch.setattr(hostile_trials.concurrent.futures, "ProcessPoolExecutor", lambda *_: ThreadPoolExecutor(2))
+    report = conduct("callers", tmp_path / "room", 1, 7)
+    assert report.violations > 16
+
+
+def test_a_file_that_is_not_of_the_tree_is_found_in_a_wheel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def built(where: Path, out: Path) -> Path:
+        out.mkdir()
+        with ZipFile(out / "x.whl", "w") as wheel:
+            wheel.writestr("a/left.pyc", "x")
+            wheel.writestr("x.dist-info/RECORD", "a/left.pyc,sha256=x,1\n")
+        return out / "x.whl"
+
+    monkeypatch.setattr(hostile_trials, "_wheel", built)
+    report = conduct("wheels", tmp_path / "room", 9000, 7)
+    assert any("a/left.pyc: is not as in the tree" in line for line in report.broken)
 
 
 def test_a_tenth_of_the_tests_is_another_for_each_seed() -> None:

@@ -80,6 +80,7 @@ def test_what_other_commands_install_is_locked(name: str) -> None:
     makefile = (ROOT / "Makefile").read_text()
     commands = makefile[makefile.index("demo:") : makefile.index("test-extras:")]
     commands += makefile[makefile.index("check-package:") :]
+    assert "pip-audit --strict " in commands  # a package that could not be looked up is an error
     for recipe in re.findall(r"pip install.*|\$\(PIP\) .*", commands):
         assert re.search(hashed, recipe), recipe
     extras = PROJECT["project"]["optional-dependencies"]

@@ -67,6 +67,11 @@ SIZES = {
     "folders": (100, "seal_trials"),
     "uncovered": (1000, "seal_trials"),
     "refusals": (500, "seal_trials"),
+    "long-kills": (420, "verb_trials"),
+    "bombs": (100, "hostile_trials"),
+    "links": (500, "hostile_trials"),
+    "callers": (320, "hostile_trials"),
+    "wheels": (5000, "hostile_trials"),
 }
 #: Of `make mutate`, which makes the maps that they need.
 SIZES |= {f"mutants-{package.rpartition('/')[2]}": (0, "mutant_trials") for package in table.MUTATED}
@@ -199,7 +204,7 @@ def suite(name: str, seed: int) -> dict[str, Any]:
 
 def write_page() -> None:
     """docs/laboratory.md from the journal."""
-    records = [json.loads(line) for line in JOURNAL.read_text().splitlines()] if JOURNAL.exists() else []
+    records = [json.loads(table.renamed(line)) for line in JOURNAL.read_text().splitlines()] if JOURNAL.exists() else []
     machines = sorted({f"{one['machine']}, {one['cores']} cores, torch {one['torch']}" for one in records})
     lines = [_HEAD, *(f"Measured on: {one}." for one in machines), "", *table.markdown(records)]
     if findings := table.found(records):

@@ -32,6 +32,8 @@ _BRIEF = {
     "fit": ["--restarts", "1", "--iterations", "2"],
     "benchmark": ["none"],
 }
+#: Options that ask for long work.
+_LASTING = {"--measure", "--compile"}
 _TEN_MEGABYTES = 10 * 2**20
 
 
@@ -158,9 +160,9 @@ def calls(folder: Path, number: int, rng: random.Random) -> Report:
     with _room(folder) as place, warnings.catch_warnings():
         warnings.simplefilter("ignore")
         values, kept, names = Values(rng, place), _listing(place), function_names()
-        for name in names:
-            with contextlib.suppress(Exception):  # once, so that nothing is compiled while it is timed
-                getattr(hs, name)(*([values.hmm, values.sequences()]))
+        for name in (name for name in names for _ in range(8)):  # so that nothing is compiled while it is timed
+            with contextlib.suppress(Exception):
+                getattr(hs, name)(**_arguments(name, values, rng, wrong=name in _LONG))
         _clear(place, kept)
         for _ in range(number):
             name = rng.choice(names)
@@ -180,8 +182,8 @@ def calls(folder: Path, number: int, rng: random.Random) -> Report:
     return report
 
 
-def _arguments(name: str, values: Values, rng: random.Random) -> dict[str, Any]:
-    """Return arguments of a public function: one to three of them wrong, the others as annotated."""
+def _arguments(name: str, values: Values, rng: random.Random, *, wrong: bool = True) -> dict[str, Any]:
+    """Return arguments of a public function: one to three of them wrong if asked for, the others as annotated."""
     ours = [
         one
         for one in inspect.signature(getattr(hs, name)).parameters.values()
@@ -192,10 +194,10 @@ def _arguments(name: str, values: Values, rng: random.Random) -> dict[str, Any]:
         for one in ours
         if one.default is one.empty or rng.random() < 0.3
     }
-    wrong = rng.sample(ours, min(len(ours), rng.randrange(1, 4)))
+    some = rng.sample(ours, min(len(ours), rng.randrange(1, 4))) if wrong else []
     if name not in _LONG and rng.random() < 0.3:
-        wrong = []
-    for one in wrong:
+        some = []
+    for one in some:
         given[one.name] = values.wrong()
     if name in _LONG:
         given[ours[0].name] = values.wrong()
@@ -244,7 +246,7 @@ def _sentence(rng: random.Random, parsers: dict[str, list[argparse.Action]]) -> 
     for action in (one for one in actions if not known and not one.option_strings):
         count = rng.choice([0, 1, 1, 1, 2]) if action.nargs in ("*", "+") else 1
         words += [_word(action, rng) for _ in range(count)]
-    options = [one for one in actions if one.option_strings]
+    options = [one for one in actions if one.option_strings and not _LASTING & set(one.option_strings)]
     for action in rng.sample(options, min(len(options), rng.randrange(5))):
         words.append(rng.choice(action.option_strings))
         if action.nargs != 0:

@@ -24,7 +24,7 @@ ip link set lo up
 mount -t tmpfs -o size=2g,mode=0700 none {room}
 cp -r {kernels} {room}/numba
 mkdir {room}/full {room}/readonly
-mount -t tmpfs -o size={full},mode=0700 none {room}/full
+mount -t tmpfs -o size={full},nr_inodes=2000,mode=0700 none {room}/full
 mount -t tmpfs -o ro,mode=0700 none {room}/readonly
 mount -t tmpfs -o size=1g,mode=0700 none /dev/shm
 for m in $(awk '{{print $5}}' /proc/self/mountinfo | sort -ru); do

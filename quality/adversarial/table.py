@@ -162,6 +162,32 @@ SUITES = {
 MUTATED = ("storage", "sequences", "datasets", "runs", "inference", "processes", "training", "analysis", "lab/evidence")
 
 
+#: Modules and tests that have other names since they were recorded.
+RENAMED = {
+    "corpora/test_corpus.py": "datasets/test_process_dataset.py",
+    "corpora/corpus.py": "datasets/process_dataset.py",
+    "corpora/test_layouts.py": "datasets/test_layouts.py",
+    "mutants of corpora": "mutants of datasets",
+    "test_device_roads.py": "test_device_implementations.py",
+    "processes/fresh.py": "processes/hmm_per_sample.py",
+    "runs/number_sequences.py": "runs/vector_sequences.py",
+    "inference/climbing.py": "inference/em.py",
+    "evidence/budget_laws.py": "evidence/scaling_laws.py",
+    "processes/augmentation.py": "processes/driven_as_hmm.py",
+    "processes/told.py": "processes/header_hmms.py",
+    "runs/live.py": "runs/page_export.py",
+    "analysis/trained_counting.py": "analysis/trained_ngrams.py",
+    "analysis/counting.py": "analysis/ngrams.py",
+}
+
+
+def renamed(text: str) -> str:
+    """A line of the journal with today's names of modules and tests."""
+    for before, now in RENAMED.items():
+        text = text.replace(before, now)
+    return text
+
+
 def of_mutants(package: str) -> str:
     """The attack that draws mutants of a package."""
     return f"mutants of {package}, drawn by seed, under tests that run the line"

@@ -200,14 +200,31 @@ def prepared(folder: Path, names: list[str]) -> list[Verb]:
 def verb_kills(folder: Path, number: int, rng: random.Random) -> Report:
     """Each verb, killed before a random operation on the disk or after a random share of its processor time, then again."""
     report = Report("G1", "every verb that writes, killed at operations and by processor time, then called again")
+    return _killed(folder, number, rng, report, list(VERBS))
+
+
+#: Verbs that work long; what they leave unfinished is gone on with, or done again.
+LONG = ["train", "sweep", "run", "study", "look", "fit", "benchmark"]
+
+
+@trial("long-kills")
+def long_kills(folder: Path, number: int, rng: random.Random) -> Report:
+    """The verbs that work long, killed likewise: equal bytes once they have ended."""
+    report = Report(
+        "G3", "each verb that works long, killed at operations and by processor time, then called again: bytes"
+    )
+    return _killed(folder, number, rng, report, LONG)
+
+
+def _killed(folder: Path, number: int, rng: random.Random, report: Report, names: list[str]) -> Report:
     struck: dict[str, int] = {}
-    for at, verb in enumerate(_turns(folder, number)):
+    for at, verb in enumerate(_turns(folder, number, names)):
         verb.clear()
         when = rng.randrange(verb.operations)
         seconds = rng.uniform(0.01, verb.seconds)
 
         def fault(at: int = at, when: int = when, seconds: float = seconds) -> None:
-            if at // len(VERBS) % 2:
+            if at // len(names) % 2:
                 at_operation(when, lambda: os.kill(os.getpid(), signal.SIGKILL))
             else:
                 signal.setitimer(signal.ITIMER_PROF, seconds)  # ends the process as a kill does: nothing handles it
@@ -249,25 +266,35 @@ def verb_errors(folder: Path, number: int, rng: random.Random) -> Report:
 
 @trial("mounts")
 def mounts(folder: Path, number: int, rng: random.Random) -> Report:
-    """Each verb on a file system that is full after so many bytes, or that nobody can write to; then again with room."""
+    """Each verb on a file system with so many bytes or inodes left, or that nobody can write to; then again with room."""
     report = Report(
-        "G7", "every verb that writes, on a mounted file system that is full or read-only, then with room again"
+        "G7", "every verb that writes, on a mounted file system without bytes or inodes, or read-only, then with room"
     )
     codes: dict[int, int] = {}
+    kinds: dict[str, int] = {}
     place, filler = sandbox.FULL / "out", sandbox.FULL / "filler"
     for verb in _turns(folder, number):
         real = verb.folder / "out"
         shutil.rmtree(real)
-        read_only, free = rng.random() < 0.2, rng.choice((0, 4096, rng.randrange(512 << 10)))
+        read_only, no_inode = rng.random() < 0.2, rng.random() < 0.4
+        free = rng.choice((0, 4096, rng.randrange(512 << 10)))
         shutil.rmtree(place, ignore_errors=True)
         place.mkdir()
-        filler.write_bytes(bytes(max(0, shutil.disk_usage(sandbox.FULL).free - free)))
+        if no_inode:
+            free %= 40
+            filler.mkdir()
+            for name in range(os.statvfs(sandbox.FULL).f_favail - free):
+                (filler / str(name)).touch()
+        else:
+            filler.write_bytes(bytes(max(0, shutil.disk_usage(sandbox.FULL).free - free)))
         real.symlink_to(sandbox.READ_ONLY if read_only else place)
         ended = verb.end(lambda: None)
         report.trials += 1
         codes[ended] = codes.get(ended, 0) + 1
-        filler.unlink()
-        what = f"{verb.name}: {'read-only' if read_only else f'{free} bytes free'}"
+        shutil.rmtree(filler) if no_inode else filler.unlink()
+        kind = "read-only" if read_only else "inodes" if no_inode else "bytes"
+        kinds[kind] = kinds.get(kind, 0) + 1
+        what = f"{verb.name}: {'read-only' if read_only else f'{free} {kind} free'}"
         if ended not in (0, ResourceError.exit_code) or "Traceback" in verb.said() or (read_only and not ended):
             report.found(f"{what}: {ended}: {verb.said()}")
         elif not read_only and (wrong := verb.again(ended)):
@@ -275,9 +302,10 @@ def mounts(folder: Path, number: int, rng: random.Random) -> Report:
         real.unlink()
         real.mkdir()
     report.note = "exit codes " + ", ".join(f"{code}: {count}" for code, count in sorted(codes.items()))
+    report.note += "; out of " + ", ".join(f"{kind}: {count}" for kind, count in sorted(kinds.items()))
     return report
 
 
-def _turns(folder: Path, number: int) -> list[Verb]:
-    verbs = prepared(folder, list(VERBS))
+def _turns(folder: Path, number: int, names: list[str] | None = None) -> list[Verb]:
+    verbs = prepared(folder, names or list(VERBS))
     return [verbs[at % len(verbs)] for at in range(number)]

@@ -27,6 +27,9 @@ class HmmscopeError(Exception):
     exit_code = 70
     speaks_for_all = False
 
+    def __init__(self, message: str = "") -> None:
+        super().__init__(" ".join(line.strip() for line in message.splitlines()))  # the text of a value may have lines
+
 
 class InputError(HmmscopeError, ValueError):
     """An invalid matrix, observation, configuration value or name (exit code 2)."""

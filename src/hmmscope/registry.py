@@ -26,7 +26,17 @@ from typing import Any, TypeVar, cast
 from hmmscope.errors import InputError
 from hmmscope.progress import shows_progress
 from hmmscope.reprs import ResultTable
-from hmmscope.schema import UnknownNameError, by_field, known_keys, parse_spec, path_of, shown, stored_key, unknown_name
+from hmmscope.schema import (
+    UnknownNameError,
+    by_field,
+    check_options,
+    known_keys,
+    parse_spec,
+    path_of,
+    shown,
+    stored_key,
+    unknown_name,
+)
 
 T = TypeVar("T")
 
@@ -198,6 +208,7 @@ def instrument(
 
         @functools.wraps(cast("Callable[..., Any]", function))
         def measure(model: Any, dataset: Any, *, device: Any = None, **options: Any) -> Any:
+            check_options(parameters, options)
             layers, controls = options.get("layers"), options.get("controls")
             if isinstance(controls, type) or (callable(controls) and not hasattr(controls, "forward")):
                 options["controls"] = lambda: adapted(controls(), layers)

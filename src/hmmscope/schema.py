@@ -6,6 +6,7 @@ A wrong key, type or value raises an InputError with the field's path. A field m
 
 import dataclasses
 import difflib
+import errno
 import functools
 import math
 import numbers
@@ -14,11 +15,11 @@ import re
 import sys
 import types
 import typing
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from hmmscope.errors import InputError
+from hmmscope.errors import InputError, too_long
 from hmmscope.synonyms import suggestion
 
 _T = TypeVar("_T")
@@ -84,6 +85,12 @@ def unknown_name(field: str, name: object, known: Iterable[str], meant: str | No
     return UnknownNameError(f"{field}: unknown {shown(name)}{hint} (known: {listed(options) or 'none'})", name, options)
 
 
+def require_known(field: str, value: object, known: Collection[Any]) -> None:
+    """Raise UnknownNameError naming `field` unless `value` is one of the known names."""
+    if not isinstance(value, str | int | tuple | None) or value not in known:
+        raise unknown_name(field, value, known)
+
+
 def stored_key(field: dataclasses.Field) -> str:
     key: str = field.metadata.get("stored", field.name)
     return key
@@ -132,9 +139,16 @@ def parse_spec(cls: type, data: Any, where: str) -> Any:
 
 
 def require_path(field: str, value: object) -> Path:
-    """Return a path; raise InputError naming `field` for another type of value."""
+    """Return a path; raise InputError naming `field` for another type, or a name that no file can have."""
     if not isinstance(value, str | os.PathLike):
         raise InputError(f"{field}: must be a path, got {shown(value)}")
+    try:
+        os.lstat(value)
+    except ValueError:  # a zero byte, half a surrogate pair
+        raise InputError(f"{field}: must be a name that a file can have, got {shown(value)}") from None
+    except OSError as error:
+        if error.errno == errno.ENAMETOOLONG:
+            raise InputError(f"{field}: {too_long(value)}") from None
     return Path(value)
 
 
@@ -236,6 +250,46 @@ def options_of(options: _T | None, cls: type[_T], given: Mapping[str, Any] | Non
         return cls()
     require(isinstance(options, cls), "options", f"must be {cls.__name__}(...)", options)
     return options
+
+
+def check_options(parameters: Mapping[str, Any], given: Mapping[str, Any]) -> None:
+    """Raise InputError for the first option whose type differs from its annotation."""
+    for name, value in given.items():
+        kind = parameters[name].annotation if name in parameters else None
+        kinds = typing.get_args(kind) if isinstance(kind, types.UnionType) else (kind,)
+        if value is None and type(None) in kinds:
+            continue
+        if int in kinds:
+            least = 1 if name in ("num_samples", "num_factors") else -sys.maxsize
+            require_count(name, value, least, most=2**24 if name == "num_samples" else None)
+        elif float in kinds:
+            require_real(name, value)
+        elif bool in kinds:
+            require_bool(name, value)
+        elif kinds[0] is str and set(kinds) <= {str, type(None)}:
+            require(isinstance(value, str), name, "must be text", value)
+        elif Sequence[str] in kinds:
+            require_names(name, value)
+        elif typing.get_origin(kinds[0]) is Mapping:
+            require(isinstance(value, Mapping), name, "must be a mapping", value)
+
+
+def require_names(field: str, value: object) -> list[str]:
+    names = items_of(value)
+    require(names is not None and all(isinstance(one, str) for one in names), field, "must be a list of names", value)
+    return names or []
+
+
+def items_of(value: object) -> list[Any] | None:
+    """Return the items of a list or array, or None."""
+    try:
+        return list(value) if isinstance(value, Iterable) and not isinstance(value, str) else None
+    except TypeError:  # an array without axes
+        return None
+
+
+def require_bool(field: str, value: object) -> None:
+    require(type(value).__name__ in ("bool", "bool_"), field, "must be True or False", value)
 
 
 def refuse_masked(field: str, values: object) -> None:

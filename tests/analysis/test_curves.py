@@ -30,13 +30,10 @@ from analysis_cases import (
     referee,
 )
 from hmmscope import EvaluateOptions
-from hmmscope.analysis.attention_maps import attention_map
 from hmmscope.analysis.curves import MAX_ORDER, evaluate
 from hmmscope.analysis.intervals import bootstrap_means, bootstrap_ratio, least_z, stretch
 from hmmscope.analysis.logistic import predict_logistic
 from hmmscope.analysis.ngrams import TunedNgrams
-from hmmscope.analysis.probes import probe
-from hmmscope.analysis.shuffle import shuffle_test
 from hmmscope.datasets.layouts import Layout, PromptLayout, SequenceLayout
 from hmmscope.datasets.process_dataset import ProcessDataset
 from hmmscope.errors import InputError
@@ -254,13 +251,10 @@ def test_evaluate_puts_the_mode_back() -> None:
         assert all(p.grad is None for p in model.parameters())
 
 
-@pytest.mark.parametrize("num_samples", [0, -3])
-def test_no_samples_are_refused(num_samples: int) -> None:
-    dataset = ProcessDataset(random_hmm(3), layout=PROMPTS)
+def test_nothing_to_predict_and_no_samples_are_refused() -> None:
     model = make_model("roformer", num_symbols=4, vocab_size=5, num_layers=1, num_heads=1, width=4)
-    for call in (evaluate, shuffle_test, attention_map, probe):
-        with pytest.raises(InputError, match="num_samples: must be at least"):
-            call(model, dataset, num_samples=num_samples)
+    with pytest.raises(InputError, match="num_samples: must be at least"):
+        evaluate(model, ProcessDataset(random_hmm(3), layout=PROMPTS), num_samples=0)
     with pytest.raises(InputError, match="layout: must have an observation for the model to predict"):
         evaluate(model, ProcessDataset(random_hmm(3), 1), num_samples=2)
 

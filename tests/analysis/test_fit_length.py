@@ -144,8 +144,6 @@ def test_of_cyclic_hard_only_questions_count() -> None:
 
 def test_evaluation_losses_refuse() -> None:
     dataset = corpus_of("ran-hmm")
-    with pytest.raises(InputError, match=r"^num_samples: "):
-        evaluation_losses(Exact(dataset, "belief"), dataset, num_samples=0, target="belief")
     with pytest.raises(InputError, match=r"^least_count: "):
         evaluation_losses(Exact(dataset, "belief"), dataset, least_count=-1, target="belief")
     one = ProcessDataset(dataset.process, layout=SequenceLayout(length=1, placeholder=True))

@@ -166,8 +166,30 @@ BATCH = hs.ProcessDataset("mess3", length=4)[0:2]
         (lambda: hs.read_vectors([[0.5]], column=1.0), "column"),
         (lambda: hs.study([[0, 1]], "none", spec=0.5), "spec"),
         (lambda: hs.untrained_model(2, None), "config"),
+        (lambda: hs.sample_state_paths("even", [[0, 1]], indices="a"), "indices"),
+        (lambda: hs.sample_state_paths("even", [[0, 1]], num_paths=np.ones(2)), "num_paths"),
+        (lambda: hs.filter_known_component("mess3-mixture", [[0, 1]], 2**63), "components"),
+        (lambda: hs.evaluate(rnn(), CORPUS, target=len), "target"),
+        (lambda: hs.evaluate(rnn(), CORPUS, observers="belief"), "observers"),
+        (lambda: hs.train(torch.tensor(1), "made"), "sequences"),
+        (lambda: hs.capture_activations(rnn(), np.ones((2, 2)), torch.zeros(1, 2)), "layers"),
+        (lambda: belief_interventions(rnn(), CORPUS, interventions=3), "interventions"),
+        (lambda: hs.read_vectors([[0.5]], axis=np.ones(2)), "axis"),
+        (lambda: hs.read_vectors([[0.5]], column=torch.tensor(1)), "column"),
+        (lambda: hs.fit([[0, 1]], np.array(3)), "num_states"),
+        (lambda: hs.train("even", "made", resume=np.ones(2)), "resume"),
+        (lambda: hs.HMM([1.0], [[1.0]], [[1.0]], allow_drop_tiny=np.ones(2)), "allow_drop_tiny"),
+        (lambda: hs.config_from_data({}, [None]), "overrides"),
+        (lambda: hs.memory_beliefs("even", [[0, 1]], 1, prior="a"), "prior"),
+        (lambda: hs.filter_beliefs("even", [[0, 1]], known_states=np.array(1)), "known_states"),
+        (lambda: hs.evaluate(rnn(), CORPUS, num_samples=2**31), "num_samples"),
+        (lambda: hs.read_vectors([[0.5]], symbols_from="text"), "symbols_from"),
+        (lambda: hs.SequenceData([[0, 1]], symbols_from="text"), "symbols_from"),
+        (lambda: hs.make_model("rnn", num_symbols=3, max_length=np.ones(2)), "max_length"),
+        (lambda: hs.fit_length([[1.0]], "\0", 0.5), "positions"),
+        (lambda: hs.fit_length([["a"]], [1], 0.5), "losses"),
     ],
 )
 def test_arguments_of_another_type_are_named(call: Callable[[], object], field: str, unchecked: None) -> None:
-    with pytest.raises(InputError, match=rf"^{field}: must be "):
+    with pytest.raises(InputError, match=rf"^{field}: must (be|have|hold) "):
         call()

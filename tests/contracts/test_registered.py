@@ -376,6 +376,14 @@ def test_listening_to_attention_changes_nothing(name: str) -> None:
 # Instruments
 
 
+@pytest.mark.parametrize("name", INSTRUMENTS)
+@pytest.mark.parametrize("field, value", [("dataset", np.ones(2)), ("num_samples", torch.ones(2)), ("num_samples", 0)])
+def test_instruments_name_an_argument_of_another_type(name: str, field: str, value: Any, unchecked: None) -> None:
+    given = {"dataset": ProcessDataset(built("random-mixture"), 4), field: value}
+    with pytest.raises(InputError, match=f"^{field}: must be "):
+        registry.entries("instrument")[name](model=model_of("rnn", num_tokens=4), **given)
+
+
 @pytest.mark.drawn(6)
 @pytest.mark.parametrize("name", INSTRUMENTS)
 def test_instruments_give_the_same_table_twice(name: str) -> None:

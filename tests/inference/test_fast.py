@@ -215,8 +215,9 @@ def test_bad_requests_are_refused():
     hmm = hs.HMM([1.0], [[1.0]], [[0.5, 0.5]])
     mixture = hs.Mixture([1.0], [hmm])
     for call, process in ((hs.log_likelihood, hmm), (hs.mixture_predictions, mixture)):
-        with pytest.raises(InputError, match=r"^dtype: must be torch.float64 or torch.float32"):
-            call(process, torch.zeros(1, 2, dtype=torch.int64), dtype=torch.float16)
+        for dtype in (torch.float16, [torch.float64]):
+            with pytest.raises(InputError, match=r"^dtype: must be torch.float64 or torch.float32"):
+                call(process, torch.zeros(1, 2, dtype=torch.int64), dtype=dtype)
         with pytest.raises(InputError, match=r"^observations\[0, 1\]: symbol 2 "):
             call(process, torch.tensor([[0, 2]]))
 

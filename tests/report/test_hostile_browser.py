@@ -13,6 +13,7 @@ from hmmscope.lab.report.ledger_page import render_ledger
 from hmmscope.lab.report.page import write_page
 from hmmscope.runs.page_export import live_data
 from hmmscope.storage import seals, store
+from hmmscope_studies.benchmark import board
 from live_cases import made, write_live_page
 from report_cases import HOSTILE, hostile_folder
 
@@ -103,6 +104,17 @@ def test_a_ledger(browser: Any, payload: str, tmp_path: Path) -> None:
         file = tmp_path / "page.html"
         file.write_text(render_ledger(ledger([kept])))
         found.append(worked(browser, file))
+    assert found[0] == found[1]
+
+
+@pytest.mark.parametrize("payload", HOSTILE, ids=range(len(HOSTILE)))
+def test_a_leaderboard(browser: Any, payload: str, tmp_path: Path) -> None:
+    cards, found = board.read_cards(Path(kept_results.__file__).parents[1] / "studies" / "results" / "hmm-bench"), []
+    for text in ("harmless", payload.encode(errors="replace").decode()):
+        (tmp_path / "page.html").write_text(
+            board.page([card | {"name": f"{text}{at}"} for at, card in enumerate(cards)])
+        )
+        found.append(worked(browser, tmp_path / "page.html"))
     assert found[0] == found[1]
 
 

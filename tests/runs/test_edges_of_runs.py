@@ -28,6 +28,8 @@ from hmmscope.training.distributed import ProcessGroup
 from hmmscope.training.spec import TrainingSpec
 from hmmscope_studies import benchmark as hmmbench
 
+EVEN = hs.make_process("even")
+
 CORPUS = hs.ProcessDataset("umbrella", 6)
 FEW: dict[str, Any] = {
     "model": "rnn",
@@ -392,6 +394,16 @@ def test_a_module_that_goes_on_has_the_weights_that_it_began_with(tmp_path: Path
     "call, words",
     [
         (lambda: hs.load_run(5), "path: must be a path, got 5"),
+        (lambda: hs.load_run("y" * 3000), r"path: y{100}\.\.\.: a name is too long .*"),
+        (lambda: hs.load_run("\0"), r"path: must be a name that a file can have, got '\\x00'"),
+        (lambda: hs.fit([[0, 1]], 2, stream="yes"), "stream: must be True or False, got 'yes'"),
+        (lambda: hs.fit(hs.ProcessDataset("even", 4), 2, stream=True), "source: a stream needs a path, .*"),
+        (lambda: hs.make_target("belief", EVEN, "text"), r"layout: must be a Layout, .*, got 'text'"),
+        (lambda: hs.ProcessDataset(EVEN, layout="text"), r"layout: must be a Layout, .*, got 'text'"),
+        (lambda: hs.ProcessDataset(EVEN, 4, stream=np.ones(2)), r"stream: unknown array.*"),
+        (lambda: hs.stationary_distribution(torch.eye(3)[:2]), "process: must be a process or a square matrix.*"),
+        (lambda: hs.stationary_distribution([True, None]), "process: must hold real numbers.*"),
+        (lambda: hs.fit_length([[0.1]], [1], 0.1, definition=torch.ones(2, 2)), "definition: unknown .*prefix."),
         (lambda: hmmbench.check_submission(5), "folder: must be a path, got 5"),
         (lambda: hs.train("umbrella", 5, model="rnn"), "out: must be a path, got 5"),
         (lambda: hs.study([[0, 1], [1, 0]] * 9, 5), "out: must be a path, got 5"),
@@ -400,6 +412,6 @@ def test_a_module_that_goes_on_has_the_weights_that_it_began_with(tmp_path: Path
         (lambda: hs.over_training(5, "probe"), r"run: must be a run, such as .*, got 5"),
     ],
 )
-def test_what_is_no_path_and_no_run_is_named(call: Any, words: str) -> None:
+def test_values_of_other_types_are_named(call: Any, words: str) -> None:
     with pytest.raises(InputError, match=f"^{words}$"):
         call()

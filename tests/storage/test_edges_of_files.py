@@ -229,9 +229,13 @@ def test_runs_that_a_seal_is_bound_to_are_counted_and_missed(tmp_path: Path) -> 
     )
     found = seals.seal_report(tmp_path)
     assert (found.runs, found.kind, found.beyond) == (2, "experiment", ())
-    disk.remove_tree(tmp_path / "runs" / "two")
-    with pytest.raises(DamagedError, match=r"two: is missing, although .*seal\.json contains its checksum"):
-        seals.seal_report(tmp_path)
+    (tmp_path / "runs" / "two").rename(tmp_path.parent / "two")
+    for put in (lambda: None, lambda: (tmp_path / "runs" / "two").symlink_to(tmp_path.parent / "two")):
+        put()
+        with pytest.raises(
+            DamagedError, match=r"two: is missing or a link, although .*seal\.json contains its checksum"
+        ):
+            seals.seal_report(tmp_path)
     disk.remove_tree(tmp_path / "runs")  # a copy of the small files
     assert seals.seal_report(tmp_path).runs == 0
 

@@ -26,7 +26,7 @@ from hmmscope.models.rehearsal import failure_on_few, is_of_library
 from hmmscope.models.user_module import logits_of
 from hmmscope.models.weight_names import plain_name
 from hmmscope.progress import count_pass
-from hmmscope.schema import shown
+from hmmscope.schema import require_names
 
 #: Samples per forward pass.
 BATCH = 64
@@ -133,8 +133,7 @@ def residual_layers(model: nn.Module) -> list[str]:
 def layers_read(model: nn.Module, layers: Sequence[str] | None) -> list[str]:
     if layers is None:
         return residual_layers(model)
-    require_names(layers)
-    return list(layers)
+    return require_names("layers", layers)
 
 
 def check_layers(model: nn.Module, names: Sequence[str], *, field: str = "layers") -> None:
@@ -142,14 +141,8 @@ def check_layers(model: nn.Module, names: Sequence[str], *, field: str = "layers
     modules_named(registry.adapted(model, names), names, field=field)
 
 
-def require_names(names: object, field: str = "layers") -> None:
-    """Raise InputError unless the value is a list of names."""
-    if isinstance(names, str) or not isinstance(names, Iterable):
-        raise InputError(f"{field}: must be a list of names, got {shown(names)}")
-
-
 def modules_named(model: nn.Module, names: Iterable[str], *, field: str = "layers") -> dict[str, nn.Module]:
-    require_names(names, field)
+    names = require_names(field, names)
     known = dict(model.named_modules())  # "" is the model itself
     known = {plain_name(name): part for name, part in known.items()} | known
     for _ in range(2):  # hook points around a wrapper
@@ -191,8 +184,7 @@ def capture_activations(
         InputError: a name is unknown, or the model fails.
     """
     require_module(model)
-    require_names(names)
-    names = list(names)
+    names = require_names("layers", names)
     model = registry.adapted(model, names)
     found: dict[str, Tensor] = {}
     lengths: dict[str, list[int]] = {name: [] for name in names}

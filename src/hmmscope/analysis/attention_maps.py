@@ -35,7 +35,6 @@ def attention_map(
 
     Source: [MultiTask] Fig. 7.
     """
-    require_count("num_samples", num_samples)
     require_count("max_offset", max_offset, 0)
     names = attention_taps(model, "pattern")
     layout = dataset.layout

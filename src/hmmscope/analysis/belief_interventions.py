@@ -19,7 +19,7 @@ from hmmscope.datasets.process_dataset import ProcessDataset
 from hmmscope.datasets.targets import check_target, make_target
 from hmmscope.processes.params import HMMParams
 from hmmscope.processes.vector_process import following
-from hmmscope.schema import options_of, require, require_count, unknown_name
+from hmmscope.schema import options_of, require, require_count, require_known
 from hmmscope.seeds import torch_generator
 
 #: Relative threshold for zero singular values: beliefs sum to one, so one direction is never read.
@@ -109,8 +109,7 @@ def belief_interventions(
     require_count("num_samples", num_samples, 16, " (some fit the map, the others are edited)")
     check_target(answer, "answer")
     for intervention in interventions:
-        if intervention not in INTERVENTIONS:
-            raise unknown_name("interventions", intervention, INTERVENTIONS)
+        require_known("interventions", intervention, INTERVENTIONS)
     names = layers_read(model, layers)
     task = _InterventionData(model, dataset, num_samples, _positions(dataset, options.num_positions), answer)
     times, rows = belief_times(dataset), []

@@ -14,7 +14,7 @@ from hmmscope import registry
 from hmmscope.analysis.activations import BATCH, capture_activations, inference_mode
 from hmmscope.analysis.geometry import belief_times, fit_affine, read_off
 from hmmscope.axes import Float64, Int64, Tensor
-from hmmscope.datasets.process_dataset import ProcessDataset, check_dataset
+from hmmscope.datasets.process_dataset import ProcessDataset
 from hmmscope.errors import InputError
 from hmmscope.inference.filtering import filter_beliefs
 from hmmscope.inference.stationary_process import stationary_distribution
@@ -57,7 +57,6 @@ def constrained_updates(
 
     Source: Piotrowski, Riechers, Filan and Shai (2025).
     """
-    check_dataset(dataset)
     process = dataset.process
     process.require_capability(STATES)
     if len(dataset.layout.sequence_lengths) > 1:

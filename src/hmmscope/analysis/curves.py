@@ -210,8 +210,8 @@ def evaluate(
     first, block_length = options.first, options.block_length
     model = as_module(model)
     num_samples = dataset.different(num_samples)
-    require_count("num_samples", num_samples)
     asked = make_target(target, dataset.process, dataset.layout) if isinstance(target, str) else target
+    require(isinstance(asked, Target), "target", "must be a name or a Target", target)
     if asked is not target:  # a target from the caller already has its device
         asked.device = next((p.device for p in model.parameters()), None)
     require(

@@ -11,7 +11,7 @@ from torch import nn
 
 from hmmscope.errors import InputError
 from hmmscope.models.adapted import parts_of
-from hmmscope.schema import shown
+from hmmscope.schema import check_options, shown
 
 T = TypeVar("T")
 
@@ -23,6 +23,7 @@ def takes_device(function: T) -> T:
 
     @functools.wraps(run)
     def measure(model: Any, *args: Any, device: Any = None, **options: Any) -> Any:
+        check_options(own.parameters, options)
         with on_device(model, device):
             return run(model, *args, **options)
 
@@ -73,7 +74,7 @@ def _device(device: Any) -> torch.device:
     try:
         found = torch.device(device)
         torch.empty(0, device=found)
-    except (RuntimeError, TypeError, AssertionError, NotImplementedError) as error:
+    except (RuntimeError, TypeError, ValueError, OverflowError, AssertionError) as error:
         reason = " ".join(str(error).split())[:100]
         raise InputError(f"device: {shown(device)} is not available here ({reason}); use cpu") from None
     if found.type == "meta":

@@ -17,7 +17,7 @@ from hmmscope.inference.minimal_automata import RARE, extract_automaton
 from hmmscope.inference.spectral import Operators, WordLaw, learn_operators
 from hmmscope.inference.stable_argmax import stable_argmax
 from hmmscope.processes.capabilities import WORDS
-from hmmscope.schema import require, unknown_name
+from hmmscope.schema import require, require_known
 from hmmscope.seeds import torch_generator
 
 #: Most words enumerated by default.
@@ -145,8 +145,7 @@ def dictionary(
     Source: successive projection: Araújo et al. (2001), Gillis and Vavasis (2014); dictionaries: Mairal et al. (2009).
     """
     for method in methods:
-        if method not in METHODS:
-            raise unknown_name("methods", method, METHODS)
+        require_known("methods", method, METHODS)
     names = layers_read(model, layers)
     exact, rows = ExactBeliefs.of(dataset, num_samples), []
     for layer, (name, stream) in enumerate(zip(names, exact.stream(model, names), strict=True)):

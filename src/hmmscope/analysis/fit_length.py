@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Sequence
 from itertools import pairwise
+from numbers import Integral, Real
 
 import numpy as np
 import torch
@@ -13,8 +14,7 @@ from hmmscope.analysis.activations import target_probs
 from hmmscope.axes import Bool, Float64, Tensor
 from hmmscope.datasets.process_dataset import Batch, ProcessDataset
 from hmmscope.datasets.targets import Target, make_target
-from hmmscope.errors import InputError
-from hmmscope.schema import require, require_count
+from hmmscope.schema import require, require_count, require_known
 
 #: Samples per forward pass.
 _BATCH = 256
@@ -58,7 +58,6 @@ def evaluation_losses(
     Raises:
         InputError: a number is out of range, outputs have a wrong shape, or the process has no exact inference.
     """
-    require_count("num_samples", num_samples)
     require_count("least_count", least_count, 0)
     asked = make_target(target, dataset.process, dataset.layout)
     kept = np.flatnonzero(asked.positions > 0)
@@ -164,8 +163,7 @@ def fit_length(
     Raises:
         InputError: lengths differ, there are no epochs, or positions or numbers are invalid.
     """
-    if definition not in DEFINITIONS:
-        raise InputError(f"definition: must be prefix or max, got {definition!r}")
+    require_known("definition", definition, DEFINITIONS)
     fitted = fitted_positions(losses, positions, error_rate, last=last)
     if definition == "max":
         return max((p for p, good in zip(positions, fitted, strict=True) if good), default=0)
@@ -190,8 +188,7 @@ def crossing_length(
     The loss of a position is its largest loss in the last epochs; position 0 has loss 0. If no loss crosses the error
     rate, the result is the last evaluated position.
     """
-    if definition not in DEFINITIONS:
-        raise InputError(f"definition: must be prefix or max, got {definition!r}")
+    require_known("definition", definition, DEFINITIONS)
     fitted = fitted_positions(losses, positions, error_rate, last=last)
     if definition == "max":
         first = max((i + 1 for i, good in enumerate(fitted) if good), default=0)
@@ -230,11 +227,13 @@ def fitted_positions(
     for name, value in {"losses": losses, "positions": positions}.items():
         require(isinstance(value, Collection), name, "must be a list", value)
     require(len(losses) >= 1, "losses", "must have at least 1 epoch", len(losses))
+    require(all(isinstance(one, Integral) for one in positions), "positions", "must be integers", positions)
     ascending = all(a < b for a, b in pairwise(positions))
-    require(bool(positions) and positions[0] >= 1 and ascending, "positions", "must ascend from 1", list(positions))
+    require(len(positions) > 0 and positions[0] >= 1 and ascending, "positions", "must ascend from 1", list(positions))
     for row in losses:
         require(isinstance(row, Collection), "losses", "must be a list for each epoch", row)
         require(len(row) == len(positions), "losses", f"must have {len(positions)} positions", len(row))
+        require(all(isinstance(one, Real | None) for one in row), "losses", "must be numbers or None", row)
     columns = [[row[i] for row in losses[-last:]] for i in range(len(positions))]
     counted = [[loss for loss in column if loss is not None] for column in columns]
     return [bool(column) and all(loss < error_rate for loss in column) for column in counted]

@@ -23,7 +23,7 @@ from hmmscope.analysis.untrained_controls import (
 )
 from hmmscope.axes import Bool, Float, Float64, Int, Tensor
 from hmmscope.datasets.headers import decoded_hmms, observe_decoded
-from hmmscope.datasets.process_dataset import Batch, ProcessDataset, check_dataset
+from hmmscope.datasets.process_dataset import Batch, ProcessDataset
 from hmmscope.errors import InputError
 from hmmscope.inference.forward import forward_steps
 from hmmscope.inference.mixture_posterior import filter_known_component, filter_mixture
@@ -202,7 +202,6 @@ def geometry(
 
     Source: Shai et al. (2024), "Transformers represent belief state geometry in their residual stream".
     """
-    check_dataset(dataset)
     options = options_of(options, InstrumentOptions).without(num_points=NO_POINTS)
     num_samples = dataset.different(num_samples)
     require_count("num_samples", num_samples, 8, " (some fit the map, the others test it)")

@@ -25,7 +25,7 @@ from hmmscope.errors import InputError
 from hmmscope.models.decoder import Decoder
 from hmmscope.models.user_module import logits_of
 from hmmscope.processes.capabilities import BELIEFS
-from hmmscope.schema import require, require_count, unknown_name
+from hmmscope.schema import require, require_count, require_known
 from hmmscope.sequences.gaps import MISSING
 from hmmscope.ties import largest
 
@@ -185,8 +185,7 @@ def paths(
     Source: this project; path patching as in Wang et al. (2023) and Goldowsky-Dill et al. (2023).
     """
     require_count("num_samples", num_samples, 16, " (some are used to fit, the others to test)")
-    if ablation not in ABLATIONS:
-        raise unknown_name("ablation", ablation, ABLATIONS)
+    require_known("ablation", ablation, ABLATIONS)
     if not isinstance(model, Decoder):
         raise InputError(f"model: must be a Decoder of this library for path patching, got {type(model).__name__}")
     num_samples = dataset.different(num_samples)

@@ -23,14 +23,14 @@ from hmmscope.analysis.untrained_controls import (
 )
 from hmmscope.axes import Bool, Float, Int64, Tensor
 from hmmscope.datasets.headers import observe_decoded
-from hmmscope.datasets.process_dataset import Batch, ProcessDataset, check_dataset
+from hmmscope.datasets.process_dataset import Batch, ProcessDataset
 from hmmscope.errors import InputError
 from hmmscope.inference.filtering import filter_beliefs
 from hmmscope.inference.optimal import optimal_predictions
 from hmmscope.inference.stable_argmax import stable_argmax
 from hmmscope.processes.capabilities import COMPONENTS, STATES
 from hmmscope.reprs import ResultTable, Shown
-from hmmscope.schema import options_of, require, require_count, unknown_name
+from hmmscope.schema import options_of, require, require_count, require_known
 from hmmscope.seeds import numpy_generator
 from hmmscope.sequences.gaps import MISSING
 
@@ -184,13 +184,10 @@ def probe(
 
     Source: [MultiTask] Fig. 3; sizes and controls are choices of this project.
     """
-    check_dataset(dataset)
     if target is None:
         target = "belief" if dataset.process.num_components is None else "component"
-    if target not in TARGETS:
-        raise unknown_name("target", target, TARGETS)
-    listed = layers is None or (not isinstance(layers, str) and bool(layers))
-    require(listed, "layers", "must be a list of at least one name", layers)
+    require_known("target", target, TARGETS)
+    require(layers is None or len(layers) > 0, "layers", "must be a list of at least one name", layers)
     check_layers(model, names := layers_read(model, layers))
     num_samples = dataset.different(num_samples)
     require_count("num_samples", num_samples, 8, " (some train the probe, the others test it)")

@@ -15,7 +15,7 @@ from hmmscope import registry
 from hmmscope.analysis.devices import about_of, on_device
 from hmmscope.analysis.measures import mean_of_asked
 from hmmscope.axes import Tensor
-from hmmscope.datasets.process_dataset import ProcessDataset
+from hmmscope.datasets.process_dataset import ProcessDataset, check_dataset
 from hmmscope.datasets.targets import NextObservation, RecordedNextObservation, Target
 from hmmscope.models.rehearsal import SAMPLES, Asked, is_of_library, rehearse
 from hmmscope.reprs import ResultRows
@@ -68,10 +68,11 @@ def already_rehearsed() -> Iterator[None]:
 
 @registry.rehearsal("tokens")
 def rehearse_first(model: Any, dataset: Any, measure: Callable[[], Any], device: Any = None) -> Any:
-    lines = rehearsed(model, dataset) if isinstance(dataset, ProcessDataset) else ()
+    check_dataset(dataset)
+    lines = rehearsed(model, dataset)
     with already_rehearsed(), on_device(model, device):
         rows = measure()
-        if isinstance(rows, ResultRows) and isinstance(dataset, ProcessDataset):
+        if isinstance(rows, ResultRows):
             named = dict.fromkeys(row["layer_name"] for row in rows if row.get("layer_name"))
             samples = next((row["samples"] for row in rows if isinstance(row.get("samples"), int)), None)
             rows.about = about_of(model, dataset, samples, layers=named or None)

@@ -15,7 +15,7 @@ from hmmscope.datasets.tokenized import TextLayout
 from hmmscope.errors import InputError
 from hmmscope.models.adapted import called_title
 from hmmscope.reprs import ResultTable
-from hmmscope.schema import require, require_count, unknown_name
+from hmmscope.schema import require, require_count, require_known
 from hmmscope.seeds import torch_generator
 
 #: Permuted: whole demonstrations; position ids in one layer; position ids in all layers.
@@ -96,8 +96,7 @@ class ShuffleValues(dict[str, dict[int, Tensor]]):
         require_count("num_permutations", num_permutations, 2)
         length = layout.demonstration_length
         require(0 <= first_position < length, "first_position", f"must be in [0, {length - 1}]", first_position)
-        if mode not in MODES:
-            raise unknown_name("mode", mode, MODES)
+        require_known("mode", mode, MODES)
         names = attention_taps(model, "logits")
         attend_at = attend_at or getattr(model, "attend_at", None)
         if mode == "layer" and attend_at is None:

@@ -116,6 +116,11 @@ class Layout:
         return tokens.index_copy_(1, _columns_on(self, observations.device), observations)
 
 
+def check_layout(layout: object) -> None:
+    good = isinstance(layout, Layout)
+    require(good, "layout", "must be a Layout, such as hmmscope.SequenceLayout(length=64)", layout)
+
+
 @functools.lru_cache(maxsize=64)
 def _columns_on(layout: Layout, device: torch.device) -> Int64[Tensor, " time"]:
     return torch.from_numpy(layout.token_positions).to(device)

@@ -11,13 +11,13 @@ from numpy.typing import NDArray
 
 from hmmscope.axes import Float64, Int64, Tensor
 from hmmscope.datasets.batches import ProcessStream
-from hmmscope.datasets.layouts import Layout, SequenceLayout
+from hmmscope.datasets.layouts import Layout, SequenceLayout, check_layout
 from hmmscope.errors import InputError, ResourceError
 from hmmscope.kernels.philox import CORPUS_VERSION, MAX_SAMPLES
 from hmmscope.processes.make import as_process
 from hmmscope.processes.process import Process
 from hmmscope.reprs import Shown, html_table
-from hmmscope.schema import require, shown, spec_to_data, unknown_name
+from hmmscope.schema import require, require_known, shown, spec_to_data
 from hmmscope.seeds import STREAMS, check_seed
 from hmmscope.sequences.data import SequenceData
 from hmmscope.sequences.gaps import MISSING
@@ -90,8 +90,9 @@ class ProcessDataset:
         if length is not None and layout is not None:
             raise InputError("length: cannot be combined with layout; give only one of them")
         check_seed(seed)
-        if stream not in STREAMS:
-            raise unknown_name("stream", stream, STREAMS)
+        require_known("stream", stream, STREAMS)
+        if layout is not None:
+            check_layout(layout)
         self.process, self.seed, self.stream_name = as_process(process), seed, stream
         if length is None and layout is None:
             length = self.process.window

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from hmmscope.axes import Bool, Float, Float64, Int64, Tensor
 from hmmscope.datasets.density_heads import laws_asked
 from hmmscope.datasets.headers import observe_decoded
-from hmmscope.datasets.layouts import Layout
+from hmmscope.datasets.layouts import Layout, check_layout
 from hmmscope.datasets.process_dataset import Batch, ProcessDataset
 from hmmscope.datasets.target_base import PADDING as PADDING
 from hmmscope.datasets.target_base import AfterEachObservation, BeforeEachObservation, at_least_float32
@@ -161,6 +161,7 @@ def make_target(name: str, process: Process, layout: Layout) -> Target:
     Source: [Limits] §2.2 and App. C (belief inference and next-observation prediction).
     """
     check_target(name)
+    check_layout(layout)
     if process.data is not None and process.real_valued:
         if not name.startswith("density"):
             raise InputError(f"target: must be density for recorded numbers, got {name!r}")

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from hmmscope.axes import Bool, Float64, Tensor
 from hmmscope.errors import InputError
 from hmmscope.kernels import coordinates
-from hmmscope.schema import unknown_name
+from hmmscope.schema import require_known
 
 #: Covariance types: one variance, a variance per coordinate, a matrix, or one matrix shared by all Gaussians.
 SHAPES = ("spherical", "diag", "full", "tied")
@@ -21,8 +21,7 @@ _LOG_2PI = math.log(2 * math.pi)
 
 
 def check_shape(shape: str) -> str:
-    if shape not in SHAPES:
-        raise unknown_name("covariance_type", shape, SHAPES)
+    require_known("covariance_type", shape, SHAPES)
     return shape
 
 

@@ -10,7 +10,7 @@ def family_of(emission: str | type[EmissionHMM]) -> type[EmissionHMM]:
         require(hasattr(emission, "m_step"), "emission", "must be a subclass of hmmscope.EmissionHMM", emission)
         return emission
     known = registry.entries("emission")
-    if emission not in known:
+    if not isinstance(emission, str) or emission not in known:
         raise unknown_name("emission", emission, ["symbols", *known])
     family: type[EmissionHMM] = known[emission]
     return family

@@ -7,7 +7,6 @@ import numpy as np
 import torch
 
 from hmmscope.axes import Float64, Tensor
-from hmmscope.errors import InputError
 from hmmscope.inference.compiled import filter_underflow_safe, forward, run_filter
 from hmmscope.inference.device import (
     FLOORS,
@@ -29,6 +28,7 @@ from hmmscope.processes.observations import Observations, Symbols, check_observa
 from hmmscope.processes.params import seeing, symbol_probs
 from hmmscope.processes.process import Process
 from hmmscope.reprs import Shown
+from hmmscope.schema import require
 from hmmscope.sequences.gaps import MISSING
 from hmmscope.system_info import require_memory_on
 
@@ -167,5 +167,5 @@ def mixture_predictions(
 
 
 def _check_dtype(dtype: torch.dtype) -> None:
-    if dtype not in FLOORS:
-        raise InputError(f"dtype: must be torch.float64 or torch.float32, got {dtype}")
+    good = isinstance(dtype, torch.dtype) and dtype in FLOORS
+    require(good, "dtype", "must be torch.float64 or torch.float32", dtype)

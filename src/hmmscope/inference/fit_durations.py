@@ -16,7 +16,7 @@ from hmmscope.inference.restarts import check_limits, criterion, search
 from hmmscope.inference.row_rules import RowRules
 from hmmscope.processes.observations import Symbols
 from hmmscope.processes.semi_markov import Durations, SemiMarkovHMM, with_durations
-from hmmscope.schema import require, unknown_name
+from hmmscope.schema import require, require_known
 from hmmscope.seeds import numpy_generator
 
 Array = NDArray[np.float64]
@@ -145,8 +145,7 @@ def fit_durations(
     limits = {"num_states": num_states, "num_symbols": num_symbols, "longest": longest}
     check_limits(num_restarts, max_iterations, {"tolerance": tolerance, "pseudo_count": pseudo_count}, **limits)
     require(num_states * longest <= _MOST, "longest", f"must be at most {_MOST} divided by num_states", longest)
-    if family not in FAMILIES:
-        raise unknown_name("family", family, FAMILIES)
+    require_known("family", family, FAMILIES)
     shapes = ((num_states,), (num_states, num_states), (num_states, longest), (num_states, num_symbols))
     begins = None if start is None else _given(start, shapes)
     known = known_states, num_states

@@ -165,7 +165,7 @@ def as_allowed(
         if array.dtype == np.bool_:
             array = array[None] if array.ndim == 2 and batch == 1 else array
             rows = list(array) if array.ndim == 3 and array.shape[2] == num_states else ()
-        else:
+        elif array.ndim:
             array = array.ravel() if array.shape == (sum(counts), 1) and time > 1 else array
             array = np.split(array, np.cumsum(counts)[:-1]) if array.ndim == 1 and len(array) == sum(counts) else array
             rows = list(array) if np.ndim(array[0] if len(array) else array) == 1 else ()

@@ -19,6 +19,7 @@ from hmmscope.processes.generalised import without_rounding
 from hmmscope.processes.make import as_process
 from hmmscope.processes.observations import Symbols
 from hmmscope.processes.params import ROUNDING, HMMParams, seeing, symbol_probs
+from hmmscope.processes.probability_rows import as_float64
 from hmmscope.processes.process import Process
 from hmmscope.reprs import Shown
 from hmmscope.schema import refuse_masked, require_count
@@ -123,7 +124,7 @@ def with_prior(hmm: Process, prior: object = None) -> HMMParams:
         prior_S = stationary_distribution(hmm)
     else:
         refuse_masked("prior", prior)
-        prior_S = torch.as_tensor(prior, dtype=torch.float64)
+        prior_S = torch.from_numpy(as_float64("prior", prior))
         good = prior_S.shape == (hmm.num_states,) and (law.signed or bool((prior_S >= 0).all()))
         if not good or abs(float(prior_S.sum()) - 1) > 1e-9:
             raise InputError(

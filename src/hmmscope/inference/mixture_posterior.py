@@ -9,11 +9,10 @@ import torch
 from numpy.typing import NDArray
 
 from hmmscope.axes import Float64, Int, Int64, Tensor
-from hmmscope.errors import InputError
 from hmmscope.inference.filtering import first_impossible, stacked
 from hmmscope.inference.forward import forward_steps
 from hmmscope.inference.pools import run_mixture
-from hmmscope.inference.ragged import blank, check_ragged, counted, given_again, silent
+from hmmscope.inference.ragged import blank, check_ragged, counted, given_again, integers_of, silent
 from hmmscope.processes.capabilities import COMPONENTS
 from hmmscope.processes.make import as_process
 from hmmscope.processes.observations import Symbols
@@ -201,9 +200,8 @@ def filter_known_component(
     """
     mixture = as_process(mixture)
     observations, mask, inside = check_ragged(observations, mixture.alphabet, reset_mask, lengths)
-    components, num_components = torch.as_tensor(components, device=observations.device), len(mixture.component_weights)
-    if components.shape != observations.shape[:1] or ((components < 0) | (components >= num_components)).any():
-        raise InputError(f"components: must be {len(observations)} integers in [0, {num_components})")
+    num_components = len(mixture.component_weights)
+    components = integers_of("components", components, len(observations), num_components).to(observations.device)
     params = seeing(mixture.params_on(observations.device).select(components), observations)
     steps = list(forward_steps(params, observations[:, None], mask))
     terms_BT = stacked([step.log_norm[:, 0] for step in steps], observations.shape, params)

@@ -31,7 +31,7 @@ from hmmscope.processes.make import as_process
 from hmmscope.processes.params import symbol_probs
 from hmmscope.processes.process import Process
 from hmmscope.reprs import Shown
-from hmmscope.schema import require_count, unknown_name
+from hmmscope.schema import require_count, require_known
 from hmmscope.system_info import require_memory
 
 METHODS = ("auto", "bounds", "certificate", "enumeration")
@@ -75,8 +75,7 @@ def observability(hmm: Process | str, steps: int = 1, *, method: str = "auto") -
         ResourceError: SciPy (extra `hmm`) is missing, or memory is too small.
     """
     hmm = as_process(hmm)
-    if method not in METHODS:
-        raise unknown_name("method", method, METHODS)
+    require_known("method", method, METHODS)
     return coefficient(step_emission(hmm, steps), method=method, steps=steps)
 
 

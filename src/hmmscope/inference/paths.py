@@ -9,7 +9,6 @@ import torch
 from numpy.typing import NDArray
 
 from hmmscope.axes import Float64, Int64, Tensor
-from hmmscope.errors import InputError
 from hmmscope.inference import loop_inputs
 from hmmscope.inference.compiled import ScaledBeliefs, filter_batch
 from hmmscope.inference.known_states import condition
@@ -26,7 +25,7 @@ from hmmscope.inference.loop_inputs import (
     tables,
 )
 from hmmscope.inference.mixture_posterior import PerComponentRequest, by_component, drawn_components
-from hmmscope.inference.ragged import check_own, check_ragged, counted
+from hmmscope.inference.ragged import check_own, check_ragged, counted, integers_of
 from hmmscope.kernels import simd_over_states, sparse, underflow_safe
 from hmmscope.kernels.vectors import row_length
 from hmmscope.kernels.viterbi import likeliest, path_terms
@@ -36,6 +35,7 @@ from hmmscope.processes.observations import Observations
 from hmmscope.processes.params import seeing
 from hmmscope.processes.process import Process
 from hmmscope.reprs import Shown
+from hmmscope.schema import require_count
 from hmmscope.seeds import numpy_generator
 
 #: Log-probabilities of compared paths are multiples of 1 / _GRID.
@@ -214,8 +214,7 @@ def sample_state_paths(
         own, inside = check_own(hmm, observations, lengths)
         paths = hmm.sample_posterior_paths(own, num_paths=num_paths, seed=seed, reset_mask=reset_mask)
         return paths.where(inside, -1)
-    if num_paths < 0:
-        raise InputError(f"num_paths: must be at least 0, got {num_paths}")
+    require_count("num_paths", num_paths, 0)
     if COMPONENTS in hmm.uses_hmm_inference:
         return _drawn_of_mixture(hmm, by_component(hmm, observations, reset_mask, lengths), num_paths, seed, indices)
     filtered = filter_batch(hmm, observations, reset_mask, lengths)
@@ -236,10 +235,7 @@ def sample_state_paths(
 
 
 def _streams(indices: object, batch: int) -> Int64[Tensor, " batch"]:
-    numbers = torch.arange(batch) if indices is None else torch.as_tensor(indices)
-    if numbers.shape != (batch,) or numbers.dtype.is_floating_point or bool((numbers < 0).any()):
-        raise InputError(f"indices: must be {batch} nonnegative integers")
-    return numbers
+    return torch.arange(batch) if indices is None else integers_of("indices", indices, batch)
 
 
 def _drawn_of_mixture(

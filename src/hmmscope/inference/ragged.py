@@ -10,6 +10,7 @@ from hmmscope.errors import InputError
 from hmmscope.processes.observations import as_batch, as_counts, as_vectors, checked, whole_batch
 from hmmscope.processes.params import any_missing
 from hmmscope.processes.process import Process
+from hmmscope.schema import require
 from hmmscope.sequences.encoding import Alphabet
 from hmmscope.sequences.gaps import MISSING
 
@@ -53,6 +54,19 @@ def check_ragged(
         observations.where(inside, torch.zeros_like(observations)), num_symbols, reset_mask, gaps=True
     )
     return found, mask, inside
+
+
+def integers_of(field: str, values: object, count: int, below: int | None = None) -> Int64[Tensor, " batch"]:
+    try:
+        found = torch.as_tensor(values)
+    except (TypeError, ValueError, RuntimeError, OverflowError):
+        found = torch.empty(0)
+    whole = not (found.is_floating_point() or found.is_complex() or found.dtype == torch.bool)
+    good = whole and found.shape == (count,) and not bool((found < 0).any())
+    good = good and (below is None or bool((found < below).all()))
+    rule = "nonnegative integers" if below is None else f"integers in [0, {below})"
+    require(good, field, f"must be {count} {rule}", values)
+    return found.to(torch.int64)
 
 
 def given_again(

@@ -9,9 +9,10 @@ from hmmscope.errors import InputError
 from hmmscope.processes.capabilities import WORDS
 from hmmscope.processes.make import as_process
 from hmmscope.processes.params import HMMParams
+from hmmscope.processes.probability_rows import laws_of
 from hmmscope.processes.process import Process
 from hmmscope.processes.stationary import stationary_law
-from hmmscope.schema import refuse_masked, require, shown
+from hmmscope.schema import refuse_masked, require
 
 #: Relative threshold of zero singular values of step - 1.
 _SINGULAR = 1e-9
@@ -30,17 +31,11 @@ def stationary_distribution(
 
     Cost: O(S^3).
     """
-    if isinstance(process, Tensor):
-        is_matrix = process.ndim == 2 and process.is_floating_point()
-        require(is_matrix, "process", "must be a process or a matrix of numbers", process)
-        return stationary_law(process)
-    if isinstance(process, np.ndarray | list):
+    if isinstance(process, Tensor | np.ndarray | list):
         refuse_masked("process", process)
-        try:
-            matrix = torch.from_numpy(np.asarray(process, np.float64))
-        except (TypeError, ValueError):
-            raise InputError(f"process: must be a process or a matrix of numbers, got {shown(process)}") from None
-        return stationary_law(matrix)
+        rows = laws_of("process", process, (None, None))
+        require(len(rows) == rows.shape[1], "process", "must be a process or a square matrix", tuple(rows.shape))
+        return stationary_law(rows)
     process = as_process(process)
     if process.num_components is not None:
         raise InputError("process: a mixture has no single stationary distribution; use mixture[m]")

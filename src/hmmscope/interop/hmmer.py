@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from hmmscope.errors import DamagedError, HmmscopeError, InputError, ResourceError
 from hmmscope.interop.numbers import attribute, numbers, rescaled
 from hmmscope.processes.hmm import HMM
-from hmmscope.schema import unknown_name
+from hmmscope.schema import require_known
 from hmmscope.storage import disk
 
 _HINT = "pass a pyhmmer.plan7.HMM"
@@ -51,8 +51,7 @@ def from_pyhmmer(hmm: Any, *, end: Literal["symbol", "repeat"] = "symbol", allow
     Raises:
         InputError: `hmm` is not a profile, or its probabilities do not sum to 1 because the file has too few digits.
     """
-    if end not in _ENDS:
-        raise unknown_name("end", end, _ENDS)
+    require_known("end", end, _ENDS)
     size = int(attribute(hmm, "M", _HINT))
     residues = str(attribute(hmm, "alphabet.symbols", _HINT))[: int(attribute(hmm, "alphabet.K", _HINT))]
     match, insert = (numbers(hmm, f"{kind}_emissions", 2, _HINT) for kind in ("match", "insert"))

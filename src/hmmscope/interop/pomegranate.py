@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from hmmscope.errors import InputError
 from hmmscope.interop.numbers import attribute, numbers, rescaled, source_of
 from hmmscope.processes.hmm import HMM
-from hmmscope.schema import unknown_name
+from hmmscope.schema import require_known
 
 #: pomegranate stores float32 logarithms.
 _TOLERANCE = 1e-5
@@ -44,8 +44,7 @@ def from_pomegranate(
     Raises:
         InputError: distributions are not categorical, end probabilities differ, or matrices are not those of an HMM.
     """
-    if ends not in _WAYS:
-        raise unknown_name("ends", ends, _WAYS)
+    require_known("ends", ends, _WAYS)
     initial = rescaled(np.exp(numbers(model, "starts", 1, _HINT)), _TOLERANCE)
     transition, emission = _edges(model, len(initial)), _emission(model)
     stop = np.exp(numbers(model, "ends", 1, _HINT)) if getattr(model, "ends", None) is not None else 0 * initial

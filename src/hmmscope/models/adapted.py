@@ -146,7 +146,7 @@ def adapt(
 def shown_model(model: Any) -> str:
     hint = f"; pass an instance, {model.__name__}(...)" if isinstance(model, type) else ""
     if isinstance(model, str | os.PathLike):
-        hint = f"; for a run pass hs.load_run({str(model)!r}).model"
+        hint = f"; for a run pass hs.load_run({shown(str(model))}).model"
     elif isinstance(getattr(model, "model", None), nn.Module):
         hint = "; pass its .model"
     elif isinstance(model, Mapping) and any(isinstance(value, Tensor) for value in model.values()):

@@ -73,11 +73,9 @@ class ModelIO:
     feedback_width: int = 0
 
     def __post_init__(self) -> None:
-        require(self.num_outputs >= 1, "num_outputs", "must be at least 1", self.num_outputs)
-        for name in ("vocab_size", "input_width", "max_length"):
-            value = getattr(self, name)
-            require(value is None or value >= 1, name, "must be at least 1", value)
-        require(self.feedback_width >= 0, "feedback_width", "must be at least 0", self.feedback_width)
+        for name, value in vars(self).items():
+            if value is not None:
+                require_count(name, value, int(name != "feedback_width"))
         if (self.vocab_size is None) == (self.input_width is None):
             raise InputError("vocab_size, input_width: pass one of the two, because a model reads tokens or vectors")
 

@@ -17,7 +17,7 @@ from hmmscope.processes.capabilities import HeaderFormat
 from hmmscope.processes.hmm_per_sample import HMMPerSample
 from hmmscope.processes.mixture import Mixture
 from hmmscope.processes.params import StateEmissionParams
-from hmmscope.schema import require, unknown_name
+from hmmscope.schema import require, require_known
 from hmmscope.seeds import check_seed, philox_key
 
 #: Matrices (component, state, outcome), before they are rounded.
@@ -184,8 +184,7 @@ class HeaderHMMsSpec(HeaderSpec):
         for field in ("transition_concentration", "emission_concentration"):
             require(1e-9 <= getattr(self, field) <= 1e6, field, "must be in [1e-9, 1e6]", getattr(self, field))
         for region in self.without:
-            if region not in REGIONS:
-                raise unknown_name("without", region, REGIONS)
+            require_known("without", region, REGIONS)
 
     def draw(self, numbers: NDArray[np.int64]) -> tuple[Matrices, Matrices]:
         attempts = 16 if self.without else 1

@@ -15,8 +15,9 @@ from hmmscope.processes.mixture import Mixture
 from hmmscope.processes.params import StateEmissionParams, stack
 from hmmscope.processes.random_hmm import DirichletSpec
 from hmmscope.processes.stationary import stationary_law
-from hmmscope.schema import require, require_count
+from hmmscope.schema import require, require_count, require_real
 from hmmscope.seeds import philox_key
+from hmmscope.system_info import require_memory
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,5 +92,6 @@ class LowRankMixtureSpec(_LowRankFields):
 def symmetric_channel(size: int, observability: float) -> Float64[Tensor, "state symbol"]:
     """Return observability * identity + (1 - observability) / size."""
     require_count("size", size)
-    require(isinstance(observability, int | float), "observability", "must be a number", observability)
+    require_real("observability", observability)
+    require_memory("symmetric_channel", 24 * size * size)
     return observability * torch.eye(size, dtype=torch.float64) + (1 - observability) / size

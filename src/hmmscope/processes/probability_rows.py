@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from hmmscope.axes import Float64, Tensor
 from hmmscope.errors import InputError
 from hmmscope.kernels.quantise import UNIT, quantise_rows
-from hmmscope.schema import refuse_masked, require
+from hmmscope.schema import refuse_masked, require, require_bool
 
 _TENSOR_TYPES = {torch.float32, torch.float64, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64}
 
@@ -38,6 +38,7 @@ class Quantiser:
     """
 
     def __init__(self, what: str, *, allow_drop_tiny: bool = False) -> None:
+        require_bool("allow_drop_tiny", allow_drop_tiny)
         self.what, self.allow_drop_tiny, self.change, self.distance = what, allow_drop_tiny, 0.0, 0.0
         self._raised, self._moved, self._first = 0, 0.0, ""
 

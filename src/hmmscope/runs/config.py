@@ -221,6 +221,7 @@ def config_from_data(data: object, overrides: dict[str, str] | None = None) -> R
     """
     if not isinstance(data, dict):
         raise InputError(f"config: must be a mapping of sections, got {shown(data)}")
+    require(isinstance(overrides, dict | None), "overrides", "must be a mapping of field names to text", overrides)
     merged: dict[str, Any] = {key: dict(value) if isinstance(value, dict) else value for key, value in data.items()}
     named_first = sorted((overrides or {}).items(), key=lambda item: ("." in item[0], not item[0].endswith(".name")))
     for path, text in named_first:

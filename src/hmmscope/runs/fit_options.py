@@ -9,7 +9,7 @@ from hmmscope.inference.em import PARTS
 from hmmscope.inference.fit_durations import FAMILIES
 from hmmscope.inference.num_states import CHOICES
 from hmmscope.inference.row_rules import check_fixed
-from hmmscope.schema import require, require_count, unknown_name
+from hmmscope.schema import require, require_count, require_known, unknown_name
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,8 +66,7 @@ class FitOptions:
         require_count("max_iterations", self.max_iterations)
         if self.durations is not None:
             require_count("durations", self.durations)
-        if self.duration_family not in FAMILIES:
-            raise unknown_name("duration_family", self.duration_family, FAMILIES)
+        require_known("duration_family", self.duration_family, FAMILIES)
         needed = self.durations is not None or self.duration_family == "free"
         require(needed, "duration_family", "needs durations, the longest visit", self.duration_family)
         for name in ("tolerance", "pseudo_count"):

@@ -46,7 +46,7 @@ from hmmscope.runs.posterior import FitData, Posterior
 from hmmscope.runs.stream_parts import parts_of
 from hmmscope.runs.table_order import in_table_order
 from hmmscope.runs.vector_sequences import READING, choose_vectors, emission_of, read_validation, refuse
-from hmmscope.schema import options_of, require
+from hmmscope.schema import items_of, options_of, require, require_bool
 from hmmscope.sequences.data import SequenceData, read_as
 from hmmscope.sequences.streaming import SequenceStream
 from hmmscope.sequences.vector_data import read_vectors
@@ -223,6 +223,7 @@ def fit(
         Interrupted: Ctrl-C was pressed; `result` of the error is the fit so far. A second Ctrl-C ends at once.
     """
     sizes, begun = sizes_of(num_states), time.monotonic()
+    require_bool("stream", stream)
     options = options_of(options, FitOptions, reading)
     options, names = _numbered(options, sizes[-1], source, reading)
     settings = {name: value for name, value in vars(options).items() if name not in OWN_OPTIONS} | {"seed": seed}
@@ -275,7 +276,8 @@ def _numbered(options: FitOptions, size: int, source: Any, reading: dict[str, An
 
 
 def sizes_of(num_states: object) -> list[int]:
-    given: list[Any] = list(num_states) if isinstance(num_states, Iterable) else [num_states]
+    listed = items_of(num_states)
+    given = [num_states] if listed is None else listed
     good = all(isinstance(size, int | np.integer) and not isinstance(size, bool) and size >= 1 for size in given)
     require(bool(given) and good, "num_states", "must be at least 1 and whole", num_states)
     return sorted(set(map(int, given)))

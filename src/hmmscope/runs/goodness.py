@@ -107,7 +107,7 @@ def goodness_of_fit(
     Raises:
         InputError: Fewer than 20 simulations.
     """
-    require_count("num_simulations", num_simulations, 20)
+    require_count("num_simulations", num_simulations, 20, most=2**20)
     gaps, longest = [_missing(one) for one in sequences], max(map(len, sequences))
     families = _families(sequences)
     counted = [[count(sequences)] for _, count in families]

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from hmmscope.schema import unknown_name
+from hmmscope.schema import require_known
 from hmmscope.training.recipes import limits_recipe, multitask_recipe
 
 _LIMITS = {
@@ -61,8 +61,7 @@ def preset(name: str) -> dict[str, Any]:
     Raises:
         InputError: Unknown name.
     """
-    if name not in PRESETS:
-        raise unknown_name("preset", name, PRESETS)
+    require_known("preset", name, PRESETS)
     if name == "multitask":
         return _multitask()
     if name == "limits-rnn":

@@ -24,7 +24,7 @@ from hmmscope.reprs import ResultRows
 from hmmscope.runs.forecasts import Forecasts, forecast_with
 from hmmscope.runs.given_rows import GivenRows, given_rows, read_inputs, with_known_states
 from hmmscope.runs.row_values import RowValues, duration_text, multiple_of, stamps_of, time_step
-from hmmscope.schema import require, require_count, unknown_name
+from hmmscope.schema import require, require_count, require_known
 
 #: Largest number of symbols for which the table of states has a column for each symbol.
 FEW_SYMBOLS = 12
@@ -95,8 +95,7 @@ def chosen_coordinates(hmm: Process, given: GivenRows | None, wanted: Any) -> li
     found = []
     for one in [wanted] if isinstance(wanted, str | int) else wanted:
         if isinstance(one, str):
-            if one not in names:
-                raise unknown_name("coordinates", one, names)
+            require_known("coordinates", one, names)
             found.append(names.index(one))
         else:
             require(0 <= one < len(names), "coordinates", f"must be in [0, {len(names)})", one)

@@ -22,7 +22,7 @@ from hmmscope.runs.state_answers import (
     state_names,
 )
 from hmmscope.runs.transition_plots import durations, transitions
-from hmmscope.schema import require, unknown_name
+from hmmscope.schema import require, require_known
 
 #: Most panels of a plot of observations, and the number of rows above which points are not drawn.
 MOST_PANELS, MANY_ROWS = 8, 1500
@@ -31,8 +31,7 @@ OPTIONS = ("sequence", "coordinates", "figsize")
 
 
 def plot(hmm: Process, kind: str = "overview", x: Any = None, *, ax: Any = None, **options: Any) -> Any:
-    if kind not in KINDS:
-        raise unknown_name("kind", kind, KINDS)
+    require_known("kind", kind, KINDS)
     own, reading = split_options(options)
     given = None if x is None else given_rows(hmm, x, **reading)
     if x is None and reading:

@@ -24,6 +24,6 @@ def parts_of(
         order = numpy_generator(seed, "shuffled-sequences").permutation(len(source))
         count = -(-source.num_observations // 2**22)
         return (source[chosen] for chosen in np.array_split(order, min(count, len(source)))), source
-    if not hasattr(source, "__iter__"):
+    if not isinstance(source, Iterable):
         raise InputError("source: a stream needs a path, SequenceData, or an iterable of parts of the data")
     return (part if isinstance(part, SequenceData) else SequenceData(part, **reading) for part in source), None

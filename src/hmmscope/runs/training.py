@@ -31,7 +31,7 @@ from hmmscope.runs.pipeline import (
 from hmmscope.runs.resources import ADVICE, disk_bytes, require_memory_for, warn_if_large
 from hmmscope.runs.settings import plain, settings
 from hmmscope.runs.warm_start import SharedPrefix
-from hmmscope.schema import options_of, require, require_count, require_path
+from hmmscope.schema import options_of, require, require_bool, require_count, require_path
 from hmmscope.storage import store
 from hmmscope.storage.rundir import RunDir, config_difference
 from hmmscope.system_info import require_disk
@@ -133,6 +133,7 @@ def train(
         NonFiniteError, Interrupted, ResourceError: See `train_model`.
     """
     path, clock = require_path("out", out), [time.process_time()]
+    require_bool("resume", resume)
     options = options_of(options, TrainOptions, reading)
     asked: dict[str, Any] = {"model": model, "target": options.target, "layout": options.layout, "length": length}
     config = configure(source, read_options=reading, num_steps=num_steps, training=training, seed=seed, **asked)

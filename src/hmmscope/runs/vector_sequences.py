@@ -28,8 +28,8 @@ LEAST_PARTS, SHORTEST = 20, 16
 
 
 def emission_of(source: Any, asked: str | type[EmissionHMM] | None, reading: dict[str, Any]) -> str | type[EmissionHMM]:
-    if asked == "symbols":
-        return "symbols"
+    if isinstance(asked, str) and asked == "symbols":
+        return asked
     if asked is not None:
         family_of(asked)
         return asked

@@ -106,6 +106,8 @@ class SequenceData(Dataset[Tensor]):
     ) -> None:
         is_path = isinstance(source, os.PathLike) or (isinstance(source, str) and "\n" not in source)
         what = Path(str(source)).name if is_path else "sequences"
+        good = symbols_from is None or hasattr(symbols_from, "read_options")
+        require(good, "symbols_from", "must be a process or SequenceData", symbols_from)
         if symbols_from is not None and symbols is None:
             alphabet = symbols_from if isinstance(symbols_from, Alphabet) else symbols_from.alphabet
             symbols = alphabet.names or alphabet.count

@@ -221,7 +221,7 @@ def _fractional(cells: Any, gaps: NumberMarkers) -> bool:
     if isinstance(cells, np.ma.MaskedArray):
         cells = cells.compressed()
     if isinstance(cells, np.ndarray) and cells.dtype.kind in "iufb":
-        seen = cells[np.isfinite(cells)] if cells.dtype.kind == "f" else cells[:0]
+        seen = cells[np.isfinite(cells)] if cells.dtype.kind == "f" else cells.reshape(-1)[:0]
         return bool((seen != np.floor(seen)).any())
     if not isinstance(cells, list | tuple | np.ndarray) or np.ndim(cells) != 1:
         return False

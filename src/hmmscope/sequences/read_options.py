@@ -46,7 +46,8 @@ class ReadOptions:
                 raise InputError(f"{name}: needs time=, the column of time stamps (--time)")
         if self.axis_of_time is not None:
             self.axis_of_time.check()
-        require(self.axis in (None, 0, 1), "axis", "must be 0 (each column is a sequence) or 1 (each row)", self.axis)
+        good = isinstance(self.axis, int | None) and self.axis in (None, 0, 1)
+        require(good, "axis", "must be 0 (each column is a sequence) or 1 (each row)", self.axis)
 
     @classmethod
     def of_file(cls, data: Mapping[str, Any]) -> "ReadOptions | None":

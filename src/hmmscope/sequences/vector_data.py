@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from hmmscope.axes import Float64, Int64, Tensor
 from hmmscope.errors import InputError
-from hmmscope.schema import refuse_masked, require, shown, unknown_name
+from hmmscope.schema import refuse_masked, require, require_known, shown, unknown_name
 from hmmscope.sequences.columns import as_labels, is_frame, labels_of, to_plain
 from hmmscope.sequences.gaps import Missing
 from hmmscope.sequences.number_cells import NumberMarkers, as_numbers, floats_of, is_array, split_names
@@ -145,7 +145,10 @@ def read_vectors(
             raise unknown_name("option", name, ("column", "group", "missing", "axis", "lengths", *TIME_OPTIONS))
     by_time = {name: time_axis.get(name) for name in ("time", "duplicates")} | {"sort": time_axis.get("sort") or None}
     by_time |= {name: stored_duration(time_axis.get(name), name) for name in ("every", "gap")}
-    require(column is None or isinstance(column, Collection), "column", "must be a name or a list of names", column)
+    listed = isinstance(column, Collection) and getattr(column, "ndim", 1) == 1
+    require(column is None or listed, "column", "must be a name or a list of names", column)
+    good = isinstance(symbols_from, ReadOptions | None)
+    require(good, "symbols_from", "must be the read_options of an earlier reading", symbols_from)
     columns = None if column is None else [column] if isinstance(column, str) else list(map(str, column))
     names = None if missing is None else Missing.of(missing).names
     wanted = ReadOptions(group=group, axis=axis, missing=names, **by_time)
@@ -227,8 +230,7 @@ def _read_file(path: Path, asked: _Request) -> VectorData:
     if column is None and len(names) != 1 and OBSERVATIONS not in names:
         raise InputError(f"{path.name}: contains the arrays {', '.join(names)}; choose one with column (--column)")
     name = column or (OBSERVATIONS if OBSERVATIONS in names else names[0])
-    if name not in names:
-        raise unknown_name("column", name, names)
+    require_known("column", name, names)
     lengths = asked.lengths
     if lengths is None and "lengths" in arrays:
         lengths = np.asarray(torch.as_tensor(arrays["lengths"]))

@@ -27,7 +27,7 @@ from hmmscope.inference.loop_inputs import flat_sequences, paths_side_by_side, s
 from hmmscope.inference.paths import viterbi_paths
 from hmmscope.inference.weights import as_weights, weighted_sum, with_weights
 from hmmscope.processes.stationary import stationary_law
-from hmmscope.schema import refuse_masked, unknown_name
+from hmmscope.schema import refuse_masked, require_known, unknown_name
 from hmmscope.sklearn.encoded import (
     Array,
     EncodedObservations,
@@ -267,8 +267,7 @@ class HiddenMarkovModel(BaseEstimator):
         hmmlearn.
         """
         name = algorithm or self.algorithm
-        if name not in ALGORITHMS:
-            raise unknown_name("algorithm", name, ALGORITHMS)
+        require_known("algorithm", name, ALGORITHMS)
         if name == "map":
             _, posteriors = self.score_samples(X, lengths, known_states=known_states)
             dead = posteriors.sum(1) == 0

@@ -12,7 +12,7 @@ from hmmscope.emissions.densities import SHAPES, weighted_squares
 from hmmscope.emissions.gaussian import GaussianHMM as GaussianProcess
 from hmmscope.errors import InputError
 from hmmscope.inference.constraints import Constraints
-from hmmscope.schema import refuse_masked, unknown_name
+from hmmscope.schema import refuse_masked, require_known
 from hmmscope.sklearn.encoded import Array
 from hmmscope.sklearn.vector_estimator import RealValuedHMM, bounded_below, without_gaps
 
@@ -100,8 +100,7 @@ class GaussianHMM(RealValuedHMM):
 
     def _check_options(self) -> None:
         super()._check_options()
-        if self.covariance_type not in SHAPES:
-            raise unknown_name("covariance_type", self.covariance_type, SHAPES)
+        require_known("covariance_type", self.covariance_type, SHAPES)
 
     def _begin_emissions(self, X: NDArray[Any], random: np.random.RandomState) -> dict[str, Array]:
         filled, begun = without_gaps(X, self.n_components), dict[str, Array]()

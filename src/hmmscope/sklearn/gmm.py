@@ -12,7 +12,7 @@ from hmmscope.emissions.densities import SHAPES
 from hmmscope.emissions.gaussian_mixture import GaussianMixtureHMM as MixtureProcess
 from hmmscope.errors import InputError
 from hmmscope.inference.constraints import Constraints
-from hmmscope.schema import unknown_name
+from hmmscope.schema import require_known
 from hmmscope.sklearn.encoded import Array
 from hmmscope.sklearn.vector_estimator import RealValuedHMM, bounded_below, without_gaps
 
@@ -96,8 +96,7 @@ class GMMHMM(RealValuedHMM):
 
     def _check_options(self) -> None:
         super()._check_options()
-        if self.covariance_type not in SHAPES:
-            raise unknown_name("covariance_type", self.covariance_type, SHAPES)
+        require_known("covariance_type", self.covariance_type, SHAPES)
         if isinstance(self.n_mix, bool) or not isinstance(self.n_mix, int | np.integer) or self.n_mix < 1:
             raise InputError(f"n_mix: must be a whole number of at least 1, got {self.n_mix!r}")
 

@@ -272,8 +272,8 @@ def _bound(folder: Path, seal: Seal) -> dict[str, str | None]:
 
 def _surveyed(folder: Path, name: str, digest: str | None) -> tuple[str, ...]:
     path = folder / name
-    if not path.is_dir():
-        raise DamagedError(f"{path}: is missing, although {folder / SEAL} contains its checksum")
+    if path.is_symlink() or not path.is_dir():
+        raise DamagedError(f"{path}: is missing or a link, although {folder / SEAL} contains its checksum")
     seal = read_seal(path)
     if digest is None and seal is None:  # it had no seal when the folder was sealed
         return ()

@@ -13,7 +13,7 @@ from hmmscope.axes import Float, Tensor
 from hmmscope.errors import InputError
 from hmmscope.models.adapted import AdaptedModule
 from hmmscope.models.user_module import UserModule, unwrapped
-from hmmscope.schema import require, shown, unknown_name
+from hmmscope.schema import require, require_known, shown
 from hmmscope.training.state import Moments
 
 if TYPE_CHECKING:
@@ -56,16 +56,14 @@ def _made(spec: "TrainingSpec", parameters: list[Any]) -> torch.optim.Optimizer:
         if isinstance(one, type) and issubclass(one, torch.optim.Optimizer) and one is not torch.optim.Optimizer
     }
     names = known.keys() - set(_NEEDS_MORE)
-    if spec.optimizer not in names:
-        raise unknown_name("optimizer", spec.optimizer, names)
+    require_known("optimizer", spec.optimizer, names)
     taken = inspect.signature(known[spec.optimizer].__init__).parameters
     fixed: dict[str, Any] = {"lr": spec.learning_rate, "weight_decay": spec.weight_decay, "betas": tuple(spec.betas)}
     fixed |= {"eps": spec.epsilon} if "betas" in taken else {}
     options = dict(_option(text) for text in spec.optimizer_options)
     own = [name for name in taken if name not in ("self", *_GIVEN) and name not in fixed]
     for name in options:
-        if name not in own:
-            raise unknown_name("optimizer_options", name, own)
+        require_known("optimizer_options", name, own)
     if spec.weight_decay_on == "matrices" and "weight_decay" not in taken:
         raise InputError(f"weight_decay_on: {spec.optimizer} has no weight decay; leave it out")
     try:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 from hmmscope.errors import InputError
-from hmmscope.schema import unknown_name
+from hmmscope.schema import require_known
 
 #: Package to install for each name.
 TRACKERS = {"tensorboard": "tensorboard", "wandb": "wandb", "trackio": "trackio"}
@@ -29,8 +29,7 @@ def make_tracker(name: str, run_folder: Path, config: dict[str, Any]) -> Tracker
 
 
 def tracker_module(name: str) -> Any:
-    if name not in TRACKERS:
-        raise unknown_name("tracker", name, TRACKERS)
+    require_known("tracker", name, TRACKERS)
     try:
         return importlib.import_module("torch.utils.tensorboard" if name == "tensorboard" else name)
     except ImportError:

@@ -8,7 +8,7 @@ import torch
 from numpy.typing import NDArray
 
 from hmmscope.axes import Float64, Int64, Tensor
-from hmmscope.schema import require, require_count, unknown_name
+from hmmscope.schema import require, require_count, require_known
 from hmmscope_papers.constructions.constructed import check_first
 from hmmscope_papers.constructions.driven import check_tokens, driven_system
 from hmmscope_papers.constructions.prefix_parts import PRODUCTS, Product, layers_needed, tight_gain
@@ -85,8 +85,7 @@ def rounded_vectors(
 
     Source: [Limits] §5.2 (precision of O(log T) bits) and E.2; the arithmetic model is not in the paper.
     """
-    if product not in PRODUCTS:
-        raise unknown_name("product", product, PRODUCTS)
+    require_known("product", product, PRODUCTS)
     require_count("length", length)
     systems = [driven_system(process) for process in processes]
     require(len(systems) == len(tokens), "processes", f"must be one for each of {len(tokens)} sequences", len(systems))

@@ -10,7 +10,7 @@ import torch
 
 from hmmscope.axes import Tensor
 from hmmscope.errors import InputError
-from hmmscope.schema import require, require_count, unknown_name
+from hmmscope.schema import require, require_count, require_known
 from hmmscope_papers.constructions.regression import Features
 from hmmscope_papers.constructions.residual import Subspaces
 
@@ -102,10 +102,8 @@ class ResidualLayout:
         require_count("memory_length", self.memory_length)
         require_count("num_futures", self.num_futures)
         require_count("position_width", self.position_width, 2)
-        if self.features not in ("window", "tabular"):
-            raise unknown_name("features", self.features, ("window", "tabular"))
-        if self.positions not in ("column", "slot", "absolute"):
-            raise unknown_name("positions", self.positions, ("column", "slot", "absolute"))
+        require_known("features", self.features, ("window", "tabular"))
+        require_known("positions", self.positions, ("column", "slot", "absolute"))
         if self.num_symbols ** max(self.num_futures, self.memory_length * (self.features == "tabular")) > 2**20:
             raise InputError("num_symbols: gives more than 2^20 joint one-hots; use fewer symbols or slots")
 

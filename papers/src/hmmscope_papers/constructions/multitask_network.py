@@ -8,7 +8,7 @@ from torch import nn
 
 from hmmscope.axes import Float, Int64, Tensor
 from hmmscope.models.base import ModelIO
-from hmmscope.schema import require, require_count, require_real, unknown_name
+from hmmscope.schema import require, require_count, require_known, require_real
 from hmmscope_papers.constructions.constructed import Constructed, check_tokens, frozen, only_tokens, require_floats
 from hmmscope_papers.constructions.gradient_steps import prediction_bound
 from hmmscope_papers.constructions.multitask_attention import ConstructedBlock
@@ -218,8 +218,7 @@ class MultiTaskTransformer(Constructed):
 
 
 def num_outputs(layout: ResidualLayout, readout: Readout) -> int:
-    if readout not in ("joint", "next"):
-        raise unknown_name("readout", readout, ("joint", "next"))
+    require_known("readout", readout, ("joint", "next"))
     return layout.num_labels if readout == "joint" else layout.num_symbols
 
 

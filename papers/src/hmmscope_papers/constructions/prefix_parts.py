@@ -9,7 +9,7 @@ from torch import nn
 
 from hmmscope.axes import Float, Tensor
 from hmmscope.models.base import HookPoint
-from hmmscope.schema import require, require_count, unknown_name
+from hmmscope.schema import require, require_count, require_known
 from hmmscope_papers.constructions.constructed import frozen
 from hmmscope_papers.constructions.driven import DrivenSystem
 from hmmscope_papers.constructions.residual import Subspaces
@@ -106,8 +106,7 @@ def gain_of(temperature: str | float, length: int, eta: float) -> float:
     """
     if isinstance(temperature, str):
         rules = {"tight": tight_gain, "paper": paper_gain}
-        if temperature not in rules:
-            raise unknown_name("temperature", temperature, rules)
+        require_known("temperature", temperature, rules)
         return rules[temperature](length, eta)
     good = not isinstance(temperature, bool) and 0 < temperature < math.inf
     require(good, "temperature", "must be tight, paper or a positive number", temperature)

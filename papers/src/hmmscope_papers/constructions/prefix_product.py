@@ -5,7 +5,7 @@ from typing import Any, Literal
 import torch
 
 from hmmscope.axes import Float, Int64, Tensor
-from hmmscope.schema import require, require_count, require_real, unknown_name
+from hmmscope.schema import require, require_count, require_known, require_real
 from hmmscope.system_info import require_memory
 from hmmscope_papers.constructions.constructed import only_tokens, require_floats
 from hmmscope_papers.constructions.driven import DrivenSystem, driven_system
@@ -123,8 +123,7 @@ def limits_theorem5_2(
     require_count("length", length, most=2**20)
     require_floats(dtype)
     system = driven_system(process, initial)
-    if product not in PRODUCTS:
-        raise unknown_name("product", product, PRODUCTS)
+    require_known("product", product, PRODUCTS)
     require(system.kind != "general", "process", "must have 0/1 maps or orthogonal matrices", process)
     boolean = system.kind in ("permutation", "map")
     require(boolean or product != "relu01", "product", "must be gelu or bilinear unless matrices are 0/1", product)

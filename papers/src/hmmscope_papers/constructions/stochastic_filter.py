@@ -18,7 +18,7 @@ from hmmscope.processes.integer_rows import integer_weights
 from hmmscope.processes.labelled import LabelledHMM
 from hmmscope.processes.make import as_process
 from hmmscope.reprs import Shown
-from hmmscope.schema import require, require_count, require_real, unknown_name
+from hmmscope.schema import require, require_count, require_known, require_real
 from hmmscope_papers.constructions.constructed import check_tokens, frozen, only_tokens, require_floats
 from hmmscope_papers.constructions.driven import DrivenSystem
 from hmmscope_papers.constructions.normaliser import (
@@ -334,8 +334,7 @@ def limits_theorem5_3(
         ("division", division, ("mlp", "division")),
         ("exponents", exponents, ("real", "floor")),
     ):
-        if value not in known:
-            raise unknown_name(field, value, known)
+        require_known(field, value, known)
     require_floats(dtype)
     scale = best_gelu_scale(dtype) if gelu_scale is None else gelu_scale
     require_real("gelu_scale", scale)

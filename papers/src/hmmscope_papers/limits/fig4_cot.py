@@ -6,7 +6,7 @@ from typing import Any
 
 from hmmscope import Run, lab, registry
 from hmmscope.analysis import evaluation_losses
-from hmmscope.schema import require, unknown_name
+from hmmscope.schema import require, require_known
 from hmmscope.ties import smallest
 from hmmscope_papers.limits.lengths import length_of, log2, rarely_asked, slack
 from hmmscope_papers.limits.tables import (
@@ -69,8 +69,7 @@ class Figure4CoT(lab.Experiment):
         rule = f"must have a number for each of {len(tasks)} tasks"
         require(len(layers) == len(tasks), "plan.layers", rule, layers)
         for task in tasks:
-            if task not in TASKS:
-                raise unknown_name("plan.tasks", task, TASKS)
+            require_known("plan.tasks", task, TASKS)
         return {
             f"{task}, {f'block {block}' if block else 'without'}": limits_config(
                 scale,

@@ -5,7 +5,7 @@ from typing import Any
 
 from hmmscope import Run, lab, registry
 from hmmscope.analysis import evaluation_losses
-from hmmscope.schema import require, unknown_name
+from hmmscope.schema import require, require_known
 from hmmscope.ties import smallest
 from hmmscope_papers.limits.tables import (
     WHILE_TRAINING,
@@ -65,8 +65,7 @@ class Figure5(lab.Experiment):
 
     def plan(self, scale: str, **choices: Any) -> dict[str, dict[str, Any]]:
         for task in choices["tasks"]:
-            if task not in TASKS:
-                raise unknown_name("plan.tasks", task, TASKS)
+            require_known("plan.tasks", task, TASKS)
         pairs = [(width, choices["heads"]) for width in choices["widths"]]
         pairs += [(choices["width"], heads) for heads in choices["head_counts"]]
         for width, heads in pairs:

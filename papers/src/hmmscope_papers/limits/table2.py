@@ -12,7 +12,7 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from hmmscope import Run, TrainingPass, lab, registry
-from hmmscope.schema import require, unknown_name
+from hmmscope.schema import require, require_known
 from hmmscope.seeds import numpy_generator
 from hmmscope_papers.limits.trainings import TASKS, limits_config
 
@@ -75,8 +75,7 @@ class Table2(lab.Experiment):
 
     def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> lab.MeasuredTables:
         for task in sizes["tasks"]:
-            if task not in TASKS:
-                raise unknown_name("measurements.tasks", task, TASKS)
+            require_known("measurements.tasks", task, TASKS)
         require(min(sizes["blocks"]) >= 1, "measurements.blocks", "must be at least 1", sizes["blocks"])
         require(sizes["rounds"] >= 1, "measurements.rounds", "must be at least 1", sizes["rounds"])
         require(0 <= sizes["seconds"] <= 60, "measurements.seconds", "must be in [0, 60]", sizes["seconds"])

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hmmscope import Run
-from hmmscope.schema import require, unknown_name
+from hmmscope.schema import require, require_known
 from hmmscope.training.recipes import doubling_curriculum, limits_recipe
 
 #: Each task with its process, what is asked, and its name in figures.
@@ -153,8 +153,7 @@ def limits_config(
 
     Source: [Limits] App. C; the reduced scales are choices of this project.
     """
-    if task not in TASKS:
-        raise unknown_name("plan.tasks", task, TASKS)
+    require_known("plan.tasks", task, TASKS)
     require(num_layers >= 0, "plan.layers", "must be at least 0 (the RNN)", num_layers)
     columns = length or length_of(scale)
     name, target, _ = TASKS[task]

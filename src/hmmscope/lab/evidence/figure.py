@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 from hmmscope.errors import InputError
 from hmmscope.lab.evidence.effects import Effect
-from hmmscope.schema import parse_spec, require, spec_to_data, unknown_name
+from hmmscope.schema import parse_spec, require, require_known, spec_to_data, unknown_name
 
 Role = Literal["model", "optimum", "ceiling", "baseline", "control", "other", "unfinished"]
 MOST_CHOICES = 5
@@ -270,8 +270,7 @@ class Explorer(Panel):
         require(len(set(self.choices)) == len(self.choices), "choices", "must be distinct", self.choices)
         if not self.overlay:
             _set(self, "overlay", "model" if "model" in self.choices else self.choices[-1])
-        if self.overlay not in self.choices:
-            raise unknown_name("overlay", self.overlay, self.choices)
+        require_known("overlay", self.overlay, self.choices)
         require(len(self.curves) > 0, "curves", "must have at least one", len(self.curves))
         for i, curve in enumerate(self.curves):
             count = len(self.choices)
@@ -389,8 +388,7 @@ def _labels(values: Iterable[Any]) -> tuple[str, ...]:
 
 
 def _check_values(values: Any, name: str) -> None:
-    if values.role not in ROLES:
-        raise unknown_name("role", values.role, ROLES)
+    require_known("role", values.role, ROLES)
     for field in ("x", "y", "low", "high"):
         if getattr(values, field) is not None:
             _set(values, field, _numbers(getattr(values, field), f"{name}: {field}"))

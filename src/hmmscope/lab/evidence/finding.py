@@ -7,7 +7,7 @@ from typing import Any
 from hmmscope.errors import InputError
 from hmmscope.lab.evidence.effects import Effect
 from hmmscope.lab.evidence.verdicts import VERDICTS, Gate, Verdict, answer
-from hmmscope.schema import by_field, known_keys, require, to_stored, unknown_name
+from hmmscope.schema import by_field, known_keys, require, require_known, to_stored, unknown_name
 
 #: Scale of tests that only run the code; its numbers get no verdict.
 UNJUDGED = "smoke"
@@ -98,8 +98,7 @@ class Finding:
     rule_version: int | str = ""
 
     def __post_init__(self) -> None:
-        if self.verdict not in VERDICTS:
-            raise unknown_name("verdict", self.verdict, VERDICTS)
+        require_known("verdict", self.verdict, VERDICTS)
         require(
             (self.low is None) == (self.high is None),
             "low",

@@ -34,7 +34,7 @@ from typing import Any, Literal
 from hmmscope.errors import InputError
 from hmmscope.lab.evidence.effects import ALPHA
 from hmmscope.lab.evidence.verdicts import RULES, Always, Rule
-from hmmscope.schema import by_field, known_keys, parse_spec, require, unknown_name
+from hmmscope.schema import by_field, known_keys, parse_spec, require, require_known, unknown_name
 from hmmscope.storage import store
 
 #: Subject of a claim; `hmmscope.lab.evidence.claim.Claim` explains the values.
@@ -134,8 +134,7 @@ class ClaimRecord:
         return self.effect_if_true if self.printed is None else self.printed
 
     def __post_init__(self) -> None:
-        if self.about not in _ABOUT:
-            raise unknown_name("about", self.about, _ABOUT)
+        require_known("about", self.about, _ABOUT)
         require(self.version >= 1, "version", "must be an integer >= 1", self.version)
         require(0 < self.level < 1, "level", "must be between 0 and 1", self.level)
         require(0 < self.least_power < 1, "least_power", "must be between 0 and 1", self.least_power)
@@ -167,8 +166,7 @@ def record(folder: Path, name: str) -> ClaimRecord:
         InputError: there is no such record, or it is invalid.
     """
     known = _entries(folder)
-    if name not in known:
-        raise unknown_name(f"{folder}: claim", name, known)
+    require_known(f"{folder}: claim", name, known)
     return known[name]
 
 
@@ -245,9 +243,8 @@ def rule_of(data: Mapping[str, Any] | None) -> Rule | None:
     if data is None:
         return None
     name = data.get("name")
-    if name not in RULES:
-        raise unknown_name("rule.name", name, RULES)
-    rule: Rule = parse_spec(RULES[name], {key: value for key, value in data.items() if key != "name"}, "rule")
+    require_known("rule.name", name, RULES)
+    rule: Rule = parse_spec(RULES[str(name)], {key: value for key, value in data.items() if key != "name"}, "rule")
     return rule
 
 

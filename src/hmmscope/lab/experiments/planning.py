@@ -9,7 +9,7 @@ from hmmscope.errors import InputError
 from hmmscope.lab.evidence.ledger import SCALES
 from hmmscope.lab.experiments.experiment import Experiment, experiment_named
 from hmmscope.runs.config import RunConfig, config_from_data, pinned
-from hmmscope.schema import parse_value, require, unknown_name
+from hmmscope.schema import parse_value, require, require_known
 from hmmscope.seeds import check_seed
 
 #: Sections of options that do not belong to configurations of runs.
@@ -46,8 +46,7 @@ class ExperimentPlan:
 
 
 def plan_of(name: str, scale: str, overrides: dict[str, str], seeds: int | Sequence[int] | None) -> ExperimentPlan:
-    if scale not in SCALES:
-        raise unknown_name("scale", scale, SCALES)
+    require_known("scale", scale, SCALES)
     experiment = experiment_named(name)
     if scale not in experiment.scales:
         raise InputError(f"scale: {name} has no scale {scale}; it has {', '.join(experiment.scales)}")
@@ -86,8 +85,7 @@ def _known(experiment: Experiment, section: str, key: str) -> list[Any]:
 
 
 def _override(numbers: dict[str, Any], path: str, key: str, text: str, known: list[Any]) -> None:
-    if key not in numbers:
-        raise unknown_name(f"--{path}", key, numbers)
+    require_known(f"--{path}", key, numbers)
     kind: Any = type(numbers[key])
     if kind in (list, tuple):
         kind = tuple[type(numbers[key][0]), ...]  # type: ignore[misc]

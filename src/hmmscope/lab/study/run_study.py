@@ -40,7 +40,7 @@ from hmmscope.runs.fit_options import FitOptions
 from hmmscope.runs.fitting import fit
 from hmmscope.runs.pipeline import Run
 from hmmscope.runs.training import TrainOptions, train
-from hmmscope.schema import require, require_path, spec_to_data
+from hmmscope.schema import require, require_bool, require_path, spec_to_data
 from hmmscope.sequences.data import READING_OPTIONS
 from hmmscope.storage import disk, seals, store
 from hmmscope.storage.rundir import config_difference
@@ -108,6 +108,7 @@ def study(
     """
     reading = {name: fields.pop(name) for name in READING_OPTIONS if name in fields}
     require(spec is None or isinstance(spec, StudySpec), "spec", "must be a StudySpec", spec)
+    require_bool("resume", resume)
     path, work = require_path("out", out), prepare(source, spec or StudySpec(**fields), **reading)
     _claim(path, work, resume)
     say: Callable[[str], None] = (

@@ -31,7 +31,7 @@ from typing import Any
 from hmmscope.errors import DamagedError, HmmscopeError, InputError, RefusedError
 from hmmscope.runs.config import RunConfig, config_from_data, pinned, read_yaml
 from hmmscope.runs.presets import PRESETS, preset
-from hmmscope.schema import parse_value, require, shown, stored_key, unknown_name
+from hmmscope.schema import parse_value, require, require_known, shown, stored_key, unknown_name
 from hmmscope.seeds import check_seed
 from hmmscope.storage import disk, seals, store
 from hmmscope.storage.rundir import RunDir, config_difference
@@ -110,8 +110,7 @@ def expand(data: object, overrides: Mapping[str, str] | None = None) -> list[Gri
     if not isinstance(data, dict):
         raise InputError(f"grid: must be a mapping, got {shown(data)}")
     for key in data:
-        if key not in GRID_KEYS:
-            raise unknown_name(f"grid.{key}", key, GRID_KEYS)
+        require_known(f"grid.{key}", key, GRID_KEYS)
     base = _base(data.get("base"))
     seeds = _seeds(data.get("seeds"))
     instances = parse_value(bool, data.get("instances", False), "instances")

@@ -7,7 +7,7 @@ from pathlib import Path
 from hmmscope.errors import InputError
 from hmmscope.lab.tasks.driver import Executor
 from hmmscope.lab.tasks.local import LocalExecutor
-from hmmscope.schema import unknown_name
+from hmmscope.schema import require_known
 
 EXECUTORS = ("local", "ray", "slurm")
 
@@ -33,8 +33,7 @@ class ExecutorOptions:
     heartbeat_timeout: float | None = None
 
     def __post_init__(self) -> None:
-        if self.name not in EXECUTORS:
-            raise unknown_name("executor", self.name, EXECUTORS)
+        require_known("executor", self.name, EXECUTORS)
         if self.address is not None and self.name != "ray":
             raise InputError("address: applies to a Ray cluster; add --executor ray")
         if self.slurm and self.name != "slurm":

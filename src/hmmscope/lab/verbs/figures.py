@@ -8,7 +8,7 @@ from pathlib import Path
 from hmmscope.errors import DamagedError, InputError
 from hmmscope.lab.report.folder import ExperimentFolder
 from hmmscope.lab.report.plots import STYLES, figure_files
-from hmmscope.schema import unknown_name
+from hmmscope.schema import require_known
 from hmmscope.storage import store
 from hmmscope.storage.disk import refuse_special
 from hmmscope.text import say
@@ -17,8 +17,7 @@ _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
 
 
 def write_figures(found: Sequence[ExperimentFolder], out: Path, *, style: str, quiet: bool) -> None:
-    if style not in STYLES:
-        raise unknown_name("style", style, STYLES)
+    require_known("style", style, STYLES)
     named = Counter(one.about.experiment for one in found)
     if max(named.values()) > 1:
         raise InputError(

@@ -11,7 +11,7 @@ from hmmscope.lab.experiments.running import run_experiment
 from hmmscope.lab.report.ledger_page import Page, render_ledger
 from hmmscope.lab.tasks.executors import ExecutorOptions
 from hmmscope.lab.verbs.findings import show_page
-from hmmscope.schema import unknown_name
+from hmmscope.schema import require_known
 from hmmscope.storage import seals, store
 from hmmscope.system_info import environment
 from hmmscope.text import say
@@ -57,8 +57,7 @@ def is_group(name: str) -> bool:
 
 def experiments_of(paper: str, scale: str) -> list[str]:
     """Return the names of a paper's experiments in running order; those without training come first."""
-    if scale not in SCALES:
-        raise unknown_name("scale", scale, SCALES)
+    require_known("scale", scale, SCALES)
     begin = "" if paper == "all" else f"{paper}-"
     found = [experiment_named(name) for name in registry.entries("experiment") if name.startswith(begin)]
     found = [experiment for experiment in found if scale in experiment.scales]

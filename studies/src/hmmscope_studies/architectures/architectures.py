@@ -6,7 +6,7 @@ from typing import Any
 
 from hmmscope import ProcessDataset, Run, lab, registry
 from hmmscope.analysis import evaluation_losses
-from hmmscope.schema import unknown_name
+from hmmscope.schema import require_known
 from hmmscope.ties import smallest
 from hmmscope_papers.constructions import delta_rule_parity
 from hmmscope_papers.limits.tables import (
@@ -72,8 +72,7 @@ class Architectures(lab.Experiment):
     def plan(self, scale: str, **choices: Any) -> dict[str, dict[str, Any]]:
         for key, known in (("tasks", TASKS), ("architectures", ARCHITECTURES)):
             for name in choices[key]:
-                if name not in known:
-                    raise unknown_name(f"plan.{key}", name, known)
+                require_known(f"plan.{key}", name, known)
         return {
             _label(task, name, layers): _config(scale, task, name, layers, choices)
             for task in choices["tasks"]

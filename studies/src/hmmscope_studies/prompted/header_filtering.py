@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from hmmscope import Run, lab, registry
-from hmmscope.schema import unknown_name
+from hmmscope.schema import require_known
 from hmmscope_studies.prompted.filtering_answers import who_filters
 from hmmscope_studies.prompted.filtering_measures import (
     BEYOND,
@@ -68,8 +68,7 @@ class HeaderFiltering(lab.Experiment):
     def plan(self, scale: str, **choices: Any) -> dict[str, dict[str, Any]]:
         for key in ("architectures", "beyond_3"):
             for name in choices[key]:
-                if name not in ARCHITECTURES:
-                    raise unknown_name(f"plan.{key}", name, ARCHITECTURES)
+                require_known(f"plan.{key}", name, ARCHITECTURES)
         first, doublings = choices["first"], choices["doublings"]
         return {
             f"{_chain(size, name)}, {first * 2**k} steps": _config(size, name, first, first * 2**k)
