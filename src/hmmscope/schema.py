@@ -86,7 +86,6 @@ def unknown_name(field: str, name: object, known: Iterable[str], meant: str | No
 
 
 def require_known(field: str, value: object, known: Collection[Any]) -> None:
-    """Raise UnknownNameError naming `field` unless `value` is one of the known names."""
     if not isinstance(value, str | int | tuple | None) or value not in known:
         raise unknown_name(field, value, known)
 
@@ -253,7 +252,6 @@ def options_of(options: _T | None, cls: type[_T], given: Mapping[str, Any] | Non
 
 
 def check_options(parameters: Mapping[str, Any], given: Mapping[str, Any]) -> None:
-    """Raise InputError for the first option whose type differs from its annotation."""
     for name, value in given.items():
         kind = parameters[name].annotation if name in parameters else None
         kinds = typing.get_args(kind) if isinstance(kind, types.UnionType) else (kind,)
@@ -306,7 +304,6 @@ def _holds_masked(values: object, ma: Any) -> bool:
 
 
 def require_real(field: str, value: Any) -> None:
-    """Raise InputError naming `field` unless `value` is a finite number."""
     real = isinstance(value, numbers.Real) and not isinstance(value, bool)
     require(real and abs(value) <= sys.float_info.max, field, "must be a finite number", value)
 
