@@ -133,7 +133,9 @@ def _read(rows: object, alphabet: Alphabet, **how: Any) -> SequenceData:
     except InputError as error:
         said = re.sub(r"pass (missing=.+) \(--missing .*\)", r"pass hmmscope.SequenceData(X, \1)", str(error))
         fix = "" if "SequenceData" in said else "; give symbols (batch, time), or rows that SequenceData reads"
-        raise InputError(f"observations: {said.removeprefix('observations: ').removeprefix('sequences: ')}{fix}") from None
+        raise InputError(
+            f"observations: {said.removeprefix('observations: ').removeprefix('sequences: ')}{fix}"
+        ) from None
 
 
 def _coded(data: SequenceData, alphabet: Alphabet) -> SequenceData:
