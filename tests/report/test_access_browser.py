@@ -7,6 +7,7 @@ import pytest
 
 from browsing import Watched, browser  # noqa: F401 - fixture
 from hmmscope.lab.report.page import write_page
+from hmmscope.lab.verbs.pages import kept_results
 from live_cases import made
 from report_cases import demo_folder
 
@@ -33,13 +34,14 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return {
         "report": write_page(folders[:1], root / "report.html"),
         "compared": write_page(folders, root / "compared.html"),
+        "stored": write_page([kept_results("limits-table3")], root / "stored.html"),
         "live triangle": made(root, "roformer")[1],
         "live mixture": made(root, "sinusoidal")[1],
         "look": made(root / "whole", "gru")[0].look(root / "look.html").path,
     }
 
 
-@pytest.mark.parametrize("name", ["report", "compared", "live triangle", "live mixture", "look"])
+@pytest.mark.parametrize("name", ["report", "compared", "stored", "live triangle", "live mixture", "look"])
 @pytest.mark.parametrize("width, scheme", [(1400, "light"), (390, "dark")])
 def test_pages_have_no_serious_fault(browser: Any, pages: dict[str, Path], name: str, width: int, scheme: Any) -> None:
     watched = Watched(browser, pages[name], viewport={"width": width, "height": 844}, color_scheme=scheme)
