@@ -462,15 +462,7 @@ def hostile_folder(path: Path, payload: str) -> Path:
         "experiment": p, "title": p, "summary": p, "scale": p, "created": p, "version": p, "command": p,
         "config": {p: {p: [p, 1]}}, "facts": [{"name": p, "value": p}], "invalid": p, "intervals": p,
     }  # fmt: skip
-    finding = {
-        "title": p,
-        "text": p,
-        "verdict": "open",
-        "value": 1.5,
-        "low": 1.0,
-        "high": 2.0,
-        "unit": p,
-    }
+    finding = {"title": p, "text": p, "verdict": "open", "value": 1.5, "low": 1.0, "high": 2.0, "unit": p}
     roles = ("model", "optimum", "baseline")
     series = tuple(line(name=f"{p}{i}", role=role, low=(0, 0), high=(1, 1)) for i, role in enumerate(roles))
     panels = (

@@ -163,10 +163,7 @@ ROWS = np.random.default_rng(0).normal(size=60)
             lambda: hs.fit(ROWS, 2, emission="gaussian-mixture", num_gaussians=1.5),
             "num_gaussians: must be at least 1 and whole",
         ),
-        (
-            lambda: hs.fit(ROWS, 2, options=hs.FitOptions(num_restarts=2.5)),
-            "num_restarts: must be an integer, got 2.5",
-        ),
+        (lambda: hs.fit(ROWS, 2, options=hs.FitOptions(num_restarts=2.5)), "num_restarts: must be an integer, got 2.5"),
         (
             lambda: hs.fit(SYMBOLS[:, 0], 2, options=hs.FitOptions(num_restarts=2.5)),
             "num_restarts: must be an integer, got 2.5",
