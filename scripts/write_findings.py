@@ -266,7 +266,10 @@ def page() -> str:
     head = _HEAD.format(
         counts=f"{', '.join(most)}, and {last}",
         made=max(row["created"] for row in ledger.values()),
-        meanings="".join(f"* **{word.capitalize()}**: {meaning}\n" for word, meaning in MEANINGS.items()),
+        meanings="".join(
+            f"* **{word[0].upper()}{word[1:]}**: {meaning}\n"
+            for word, meaning in {**MEANINGS, "INVALID": "a model is better than the exact optimum."}.items()
+        ),
         tables="\n".join(glance(papers[name], ledger) for name in ("MultiTask", "Limits")),
     )
     sections = [section(paper, ledger, told) for paper in papers.values()]

@@ -391,6 +391,7 @@ _PAPERS_INTRO = (
     "numbers, our figure shows them, marked as printed. Neither paper publishes the values of its curves, so our figures "
     "omit the papers' curves.\n\n"
     + "\n".join(f"* **{word.capitalize()}**: {meaning}" for word, meaning in MEANINGS.items())
+    + "\n* **INVALID**: a model is better than the exact optimum, so it sees what it should not see, and nothing is decided."
     + "\n\nThe [findings](findings.md#rules-and-scope) define the smallest effect that matters and the preconditions."
 )
 
