@@ -181,6 +181,8 @@ def reasons(entry: dict[str, Any], ledger: dict[str, dict[str, Any]], plans: dic
             else []
         )
         told += [plans[name]] if row["verdict"] not in DECIDED and name in plans else []
+        if row["verdict"] == "not at this budget":
+            told.append(f"The models were measured {row['budget']}; more training could still confirm the claim.")
         said = f"*{answer_of(row['verdict']).capitalize()}{why}* (`{name}`): {row['says']}"
         lines.append(f"{said} {VERDICTS_IN.sub(as_answers, ' '.join(told))}")
     return lines

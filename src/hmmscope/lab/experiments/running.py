@@ -71,7 +71,8 @@ def run_experiment(
     }
     wrong = next((option for option, value in given.items() if value is not None), None)
     if plan.seeds is None and wrong is not None:
-        raise InputError(f"{wrong}: {name} is not a seeded experiment; omit this option")
+        option = "jobs or executor" if wrong == "executor" else wrong
+        raise InputError(f"{option}: {name} is not a seeded experiment; omit this option")
     before = None if kept is None else StoredParts(kept, name, scale)
     pool = out.parent / "trained" if trained is None else trained
     fixed = None if protocol is None else protocol_for(plan, protocol)

@@ -1,6 +1,8 @@
 """The verb `claims`."""
 
+import os
 import warnings
+from collections.abc import Sequence
 from pathlib import Path
 
 from hmmscope import registry
@@ -22,7 +24,7 @@ def claims(options: ClaimsOptions) -> None:
 
         if not folders or out is not None:
             raise InputError("claims --audit: give folders of experiments, and leave out --out")
-        there = _measured([Path(folder) for folder in folders])
+        there = _measured(folders)
         say("\n".join(audit(ledger(there), there)))
         return
     if options.sensitivity and not folders:
@@ -35,7 +37,7 @@ def claims(options: ClaimsOptions) -> None:
         return
     if folders:
         known = [RecordedClaim(**by_field(RecordedClaim, one)) for one in kept["stated"]] if kept else []
-        there, source = _measured([Path(folder) for folder in folders]), source_digest() if known else ""
+        there, source = _measured(folders), source_digest() if known else ""
         entries = ledger(there, examined=True) if options.sensitivity else ledger(there, known, source)
     else:
         entries = [LedgerRow(claim=claim) for claim in registry.in_order("claim")]
@@ -58,7 +60,10 @@ def claims(options: ClaimsOptions) -> None:
         say(f"ledger: {out}")
 
 
-def _measured(folders: list[Path]) -> list[Path]:
+def _measured(names: Sequence[str]) -> list[Path]:
+    from hmmscope.lab.verbs.pages import kept_results
+
+    folders = [Path(one) if os.path.lexists(one) or "/" in one else kept_results(one) for one in names]
     begun = [one for one in folders if (one / "parts.jsonl").is_file() and not (one / "findings.json").exists()]
     if len(begun) == len(folders):
         return folders
