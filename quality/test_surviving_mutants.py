@@ -19,7 +19,7 @@ from hmmscope.datasets.layouts import SequenceLayout
 from hmmscope.datasets.process_dataset import ProcessDataset
 from hmmscope.datasets.tokenized import TextLayout
 from hmmscope.errors import DamagedError, InputError, ResourceError
-from hmmscope.inference import gibbs
+from hmmscope.inference import counts, device, forward, gibbs
 from hmmscope.inference.counts import Counts
 from hmmscope.inference.em import Model, MStepSettings
 from hmmscope.inference.loop_inputs import PackedSequences as Packed
@@ -298,6 +298,13 @@ def test_the_first_chain_begins_where_it_is_told_and_the_others_elsewhere(monkey
 
 def test_what_varies_in_no_direction_has_none() -> None:
     assert belief_space._effective(torch.zeros(2, dtype=torch.float64)) == 0
+
+
+def test_filters_check_for_underflow_alike_and_pieces_fill_their_memory() -> None:
+    assert (forward._RISKY, forward._CHECK_EVERY) == (device.RISKY, device.EVERY)
+    for size, rows in ((3, 1), (16, 1), (16, 5)):
+        used = 8 * size * rows * counts._piece_length(size, rows)
+        assert 0.99 < used / (counts.PIECE_BYTES * (1 if rows == 1 else 4)) <= 1
 
 
 def test_a_folder_of_tables_is_no_link(tmp_path: Path) -> None:

@@ -102,6 +102,10 @@ EQUIVALENT: dict[tuple[str, str], str] = {
         "inference/pools.py",
         "*(self.largest.reshape(-1), self.total.reshape(-1), self.mixed.reshape(-1, num_symbols)),",
     ): "NumPy reads every negative number of a shape alike",
+    (
+        "inference/loop_inputs.py",
+        "many = process.num_states > FEW_FOR_SUMS and len(work.rows) >= SEQUENCES_FOR_SUMS",
+    ): "which of two loops is faster; both give the numbers",
     ("processes/hmm_per_sample.py", "_ENTRIES = 2**20"): "how many are drawn together: time and memory, and no number",
 }
 _SWAPS: dict[type[ast.AST], type[ast.AST]] = {
