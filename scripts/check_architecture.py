@@ -258,11 +258,11 @@ def unlisted_ways(modules: Modules) -> list[str]:
 
 #: Quantities with their places and the largest number allowed. Sizes are those of 2026-11-28; what adds to them raises them.
 SECTIONS: dict[str, tuple[Callable[[Modules], list[str]], int]] = {
-    "lines of the library": (of_ring("library"), 57_596),
+    "lines of the library": (of_ring("library"), 57_600),
     "lines of the lab": (of_ring("lab"), 15_660),
     "lines of the papers": (of_ring("papers"), 14_220),
     "lines of the studies": (of_ring("studies"), 10_260),
-    "lines of tests": (lines_of_tests, 67_672),
+    "lines of tests": (lines_of_tests, 67_673),
     "words of docstrings": (docstring_words, 80_000),
     "modules of more than 450 lines": (long_modules, 0),
     "functions of more than 80 lines": (long_functions, 0),

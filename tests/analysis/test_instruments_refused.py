@@ -177,6 +177,7 @@ BATCH = hs.ProcessDataset("mess3", length=4)[0:2]
         (lambda: hs.read_vectors([[0.5]], axis=np.ones(2)), "axis"),
         (lambda: hs.read_vectors([[0.5]], column=torch.tensor(1)), "column"),
         (lambda: hs.fit([[0, 1]], np.array(3)), "num_states"),
+        (lambda: hs.filter_beliefs("even", [[0, 1]], strict=np.ones(2)), "strict"),
         (lambda: hs.train("even", "made", resume=np.ones(2)), "resume"),
         (lambda: hs.HMM([1.0], [[1.0]], [[1.0]], allow_drop_tiny=np.ones(2)), "allow_drop_tiny"),
         (lambda: hs.config_from_data({}, [None]), "overrides"),

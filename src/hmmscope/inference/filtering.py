@@ -19,6 +19,7 @@ from hmmscope.processes.observations import Observations
 from hmmscope.processes.params import ROUNDING, HMMParams, seeing, symbol_probs
 from hmmscope.processes.process import Process
 from hmmscope.reprs import Shown
+from hmmscope.schema import require_bool
 
 
 @dataclass(frozen=True, repr=False)
@@ -117,6 +118,7 @@ def filter_beliefs(
         beliefs, following = (x.masked_fill(never_BT[..., None], 0.0) for x in (beliefs, following))
         following = without_rounding(following)
     impossible_at = first_impossible(terms_BT)
+    require_bool("strict", strict)
     if strict and (impossible_at >= 0).any():
         b = int((impossible_at >= 0).nonzero()[0])
         raise InputError(f"observations[{b}, {int(impossible_at[b])}]: the sequence has probability zero here")

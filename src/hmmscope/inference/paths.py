@@ -37,6 +37,7 @@ from hmmscope.processes.process import Process
 from hmmscope.reprs import Shown
 from hmmscope.schema import require_count
 from hmmscope.seeds import numpy_generator
+from hmmscope.system_info import require_memory
 
 #: Log-probabilities of compared paths are multiples of 1 / _GRID.
 _GRID = 2.0**36
@@ -221,6 +222,7 @@ def sample_state_paths(
     batch, time, size = filtered.beliefs.shape
     numbers = _streams(indices, batch)
     work, emits, transposed = filtered.work, filtered.tables.states_emit, filtered.tables.transposed()
+    require_memory("sample_state_paths", 8 * batch * num_paths * time)
     paths_BPT = np.full((batch, num_paths, time), -1)
     possible_B: NDArray[np.bool_] = np.all(filtered.terms > -np.inf, axis=1)
     for row, offset, length in zip(work.rows.tolist(), work.offsets.tolist(), work.lengths.tolist(), strict=True):

@@ -94,4 +94,4 @@ def symmetric_channel(size: int, observability: float) -> Float64[Tensor, "state
     require_count("size", size)
     require_real("observability", observability)
     require_memory("symmetric_channel", 24 * size * size)
-    return observability * torch.eye(size, dtype=torch.float64) + (1 - observability) / size
+    return float(observability) * torch.eye(size, dtype=torch.float64) + (1 - observability) / size
