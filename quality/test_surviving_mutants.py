@@ -25,7 +25,8 @@ from hmmscope.inference.em import Model, MStepSettings
 from hmmscope.inference.loop_inputs import PackedSequences as Packed
 from hmmscope.inference.memory_error import sampled_memory_error
 from hmmscope.inference.mixed_states import mixed_states
-from hmmscope.lab.evidence import scatter_data, verdicts
+from hmmscope.lab.evidence import ledger, scatter_data, verdicts
+from hmmscope.lab.evidence.finding import Finding
 from hmmscope.models.base import make_model
 from hmmscope.processes import cycles
 from hmmscope.processes.files import load_process
@@ -305,6 +306,15 @@ def test_filters_check_for_underflow_alike_and_pieces_fill_their_memory() -> Non
     for size, rows in ((3, 1), (16, 1), (16, 5)):
         used = 8 * size * rows * counts._piece_length(size, rows)
         assert 0.99 < used / (counts.PIECE_BYTES * (1 if rows == 1 else 4)) <= 1
+
+
+def test_a_summary_counts_exploratory_rows_and_a_finding_keeps_what_is_true_alone() -> None:
+    verdict = verdicts.VERDICTS[0]
+    row = SimpleNamespace(finding=SimpleNamespace(verdict=verdict), exploratory="late", sensitivity=None)
+    assert ledger.summary([row]) == f"1 claims: 1 {verdict}; 1 exploratory"  # type: ignore[list-item]
+    plain, grouped = (Finding(title="a", text="b", verdict=verdict, bimodal=one).to_data() for one in (False, True))
+    assert "bimodal" not in plain
+    assert grouped["bimodal"] is True
 
 
 def test_a_folder_of_tables_is_no_link(tmp_path: Path) -> None:
