@@ -258,7 +258,7 @@ def unlisted_ways(modules: Modules) -> list[str]:
 
 #: Quantities with their places and the largest number allowed. Sizes are those of 2026-11-28; what adds to them raises them.
 SECTIONS: dict[str, tuple[Callable[[Modules], list[str]], int]] = {
-    "lines of the library": (of_ring("library"), 57_600),
+    "lines of the library": (of_ring("library"), 57_646),
     "lines of the lab": (of_ring("lab"), 15_660),
     "lines of the papers": (of_ring("papers"), 14_220),
     "lines of the studies": (of_ring("studies"), 10_260),

@@ -90,6 +90,10 @@ class VectorEmissions(Shown):
     def lengths(self) -> NDArray[np.int64]:
         return self.work.lengths
 
+    @property
+    def cost(self) -> int:
+        return 4 * len(self.features) * self.size * max(self.size, self.features.shape[1])
+
     def nothing(self, count: int) -> Rows:
         return *no_moves(count, self.size), np.zeros((count, self.size, self.features.shape[1]))
 

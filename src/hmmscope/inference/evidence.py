@@ -10,24 +10,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hmmscope.inference.constrained_laws import ConstrainedRows, log_gamma, symmetries
+from hmmscope.inference.count_mixtures import Array, CountMixture, Rows, repeated
 from hmmscope.inference.em import Model, can_run_side_by_side, counter_of_several
 from hmmscope.inference.gibbs import dirichlet_rows
 from hmmscope.inference.loop_inputs import PackedSequences
-from hmmscope.inference.monte_carlo import combined
+from hmmscope.inference.monte_carlo import log_mean
 from hmmscope.processes.hmm import HMM
 from hmmscope.reprs import Shown
 from hmmscope.seeds import numpy_generator
 
-Array = NDArray[np.float64]
-#: Parameters of N models (initial (N, S), transition (N, S, S), emission parameters), or their counts.
-Rows = tuple[Array, ...]
 #: Map from rows to their log density relative to the prior (N,), and the counts that propose from it.
 Law = Callable[[Rows], tuple[Array, Rows]]
 
-#: Number of particles of a run, Metropolis moves of each per step, and independent runs.
+#: Particles of a run from the prior, Metropolis moves of each per step, and independent runs.
 PARTICLES, MOVES, RUNS = 64, 2, 4
-#: Draws around earlier particles, of which a run begins with those in one labelling; earlier particles of each run.
-DRAWS, CENTRES = 1024, 12
+#: Densities of a run near a fit, and its least and most particles; fewer above WORK particles * `Emissions.cost`.
+DENSITIES, LEAST_PARTICLES, MOST_PARTICLES, WORK = 256, 96, 256, 2**20
+#: Half of a 95 % interval, in nats, where a single estimate decides.
+UNKNOWN = 100.0
 #: Effective sample size that determines the step length, as a fraction of the particles.
 WORTH = 0.5
 #: Intermediate levels use 1/16 and 1/4 of the observations, if that leaves at least LEAST.
@@ -47,6 +47,10 @@ class Emissions(Protocol):
     @property
     def lengths(self) -> NDArray[np.int64]:
         """Sequence lengths."""
+
+    @property
+    def cost(self) -> int:
+        """Processor time of the likelihood of one model, relative to that of one symbol and state."""
 
     def nothing(self, count: int) -> Rows:
         """Return expected counts of `count` models, all zero."""
@@ -119,9 +123,9 @@ def sampled(
 ) -> Evidence:
     """Estimate log P(all observations | number of states) by sequential Monte Carlo.
 
-    Four runs anneal from the prior through 1/16, 1/4 and all observations. Four other runs start near the expected
-    counts of the fit and of particles of earlier runs. The latter cover one labelling of the S states, so their
-    estimates are multiplied by the number of equivalent labellings. `combined` joins the estimates of both kinds.
+    Four runs anneal from the prior through 1/16, 1/4 and all observations, to find modes. Four other runs start near
+    the expected counts of the fit and of particles of earlier runs. They cover one labelling of the S states, so their
+    estimates are multiplied by the number of equivalent labellings; the result is the log of their mean.
 
     Source: Del Moral, Doucet and Jasra (2006); Cappe, Guillin, Marin and Robert (2004).
 
@@ -131,7 +135,9 @@ def sampled(
         random: Random generator.
         callback, laws: See `evidence`.
     """
-    return Evidence(*combined(*AnnealedSampler(emissions, fit, random, callback, laws or {}).estimates()))
+    logs = AnnealedSampler(emissions, fit, random, callback, laws or {}).estimates()
+    mean = log_mean(logs)
+    return Evidence(max(logs), UNKNOWN) if mean is None else Evidence(mean.log, mean.error)
 
 
 def _of_one_state(work: PackedSequences, num_symbols: int, laws: Mapping[str, ConstrainedRows]) -> float:
@@ -154,6 +160,10 @@ class Symbols:
     @property
     def lengths(self) -> NDArray[np.int64]:
         return self.work.lengths
+
+    @property
+    def cost(self) -> int:
+        return int(self.work.lengths.sum()) * self.size**2
 
     def nothing(self, count: int) -> Rows:
         return *no_moves(count, self.size), np.zeros((count, self.size, self.num_symbols))
@@ -197,7 +207,7 @@ class Near(NamedTuple):
 
     log: float
     counts: Rows
-    shares: Array
+    shares: Array | None
     powers: tuple[float, ...] | None
 
 
@@ -219,84 +229,62 @@ class AnnealedSampler(Shown):
     def _chain(self) -> tuple[ConstrainedRows | None, ConstrainedRows | None]:
         return self.laws.get("initial"), self.laws.get("transition")
 
-    def estimates(self) -> tuple[list[float], list[float], float]:
+    def estimates(self) -> list[float]:
+        """Return log estimates of independent runs near the fit and near modes found from the prior."""
         total = int(self.emissions.lengths.sum())
         levels = [self.emissions.likelihood(share) for share in SHARES if total >= LEAST * share]
-        high, wide = self.emissions.likelihood(1), []
-        bounds = [self.near(level(self.fit)[1], level).log - BEHIND for level in levels]
-        first = self.near(high(self.fit)[1], high)
-        seeds, shares, found = [high(self.fit)[1], first.counts], first.shares, [first]
-        for _ in range(RUNS):
-            log, counts, steps = self.from_prior([*levels, high], bounds)
-            wide.append(log if counts else -math.inf)
-            seeds += [counts] if counts else []
-            if wide[:2] == [-math.inf] * 2:
-                break
+        high = self.emissions.likelihood(1)
+        some = [high(self.fit)[1]]
+        bounds = [self.near(level(self.fit)[1], level, PARTICLES).log - BEHIND for level in levels]
+        found = [self.near(some[0], high, PARTICLES)]
+        wide = [self.from_prior([*levels, high], bounds)[1] for _ in range(RUNS)]
+        some, shares = [*some, *filter(None, wide), found[0].counts], found[0].shares
+        particles = max(LEAST_PARTICLES, min(MOST_PARTICLES, WORK // self.emissions.cost))
         for runs in (2, 2, RUNS):
-            centres = tuple(np.concatenate(parts) for parts in zip(*seeds, strict=True))
+            centres = tuple(np.concatenate(parts) for parts in zip(*some, strict=True))
             powers = found[0].powers if runs == RUNS else None  # steps that do not depend on the particles: no bias
-            found = [self.near(centres, high, shares, powers) for _ in range(runs)]
-            seeds, shares = [one.counts for one in found], np.mean([one.shares for one in found], 0)
-        return wide, [one.log for one in found], steps / len(found[0].powers or [1])
+            found = [self.near(centres, high, particles, shares, powers) for _ in range(runs)]
+            some, shares = [*some, *(one.counts for one in found)], found[0].shares
+        return [one.log for one in found]
 
-    def from_prior(self, levels: list[Law], bounds: list[float]) -> tuple[float, Rows | None, int]:
-        """Return a log estimate, labelled counts of some particles (None if below a bound), and the number of steps."""
-        total, steps, rows = 0.0, 0, self._drawn(self.emissions.nothing(PARTICLES))
+    def from_prior(self, levels: list[Law], bounds: list[float]) -> tuple[float, Rows | None]:
+        """Return a log estimate, and labelled counts of the particles (None if below a bound)."""
+        total, rows = 0.0, self._drawn(self.emissions.nothing(PARTICLES))
         low: Law = self._prior
         for high, bound in zip(levels, [*bounds, -math.inf], strict=True):
-            rows, counts, gain, powers = self._climb(rows, low, high)
-            total, steps, low = total + gain, steps + len(powers), high
+            rows, counts, gain, _ = self._climb(rows, low, high)
+            total, low = total + gain, high
             if total < bound:
-                return total, None, steps
-        return total, self._some(rows, counts), steps
+                return total, None
+        return total, self._labelled(rows, counts)
 
     def near(
-        self, centres: Rows, high: Law, shares: Array | None = None, powers: tuple[float, ...] | None = None
+        self,
+        centres: Rows,
+        high: Law,
+        particles: int,
+        shares: Array | None = None,
+        powers: tuple[float, ...] | None = None,
     ) -> Near:
-        """Anneal from Dirichlet densities that have fractions of `centres` as counts, within one labelling of states.
-
-        Args:
-            centres: Expected counts.
-            high: Log-likelihood that is the target of annealing.
-            shares: Weight of each fraction 1, 1/4, ... and 0 of the counts; 0 is the prior.
-            powers: Powers to which annealing raises the target (default: adapted to the particles).
-        """
-        seen = float(centres[2][0].sum())
-        factors = np.append(4.0 ** -np.arange(1 + max(1, int(math.log(max(seen, 1), 4)))), 0.0)
-        shares = np.full(len(factors), 1 / len(factors)) if shares is None else 0.8 * shares + 0.2 / len(factors)
-        around = tuple(np.concatenate([factor * part for factor in factors]) for part in centres)
-        flat = np.concatenate([part.reshape(len(part), -1) for part in around], 1)
-        probs = np.repeat(shares / len(centres[0]), len(centres[0]))
-        norms = self._log_marginal(around) - np.log(probs)
-
-        def weigh(rows: Rows) -> tuple[Array, Array]:
-            logs = self._factors(rows) @ flat.T - norms
-            most = logs.max(1, keepdims=True)
-            weights = np.exp(logs - most)
-            whole = weights.sum(1, keepdims=True)
-            return (most + np.log(whole))[:, 0], weights / whole
+        """Anneal from a mixture around `centres`, within one labelling of states, through given or adapted powers."""
+        size = self.fit[0].shape[1]
+        around = CountMixture.around(centres, shares, DENSITIES, self._log_marginal, self.random)
 
         def mixture(rows: Rows) -> tuple[Array, Rows]:
-            logs, weights = weigh(rows)
-            counts = tuple(np.tensordot(weights, part, 1) for part in around)
+            logs, counts, _ = around.weigh(self._factors(rows))
             return np.where(labelled_as(self.emissions, rows, self.fit, self.orders), logs, -math.inf), counts
 
-        chosen = np.searchsorted(probs.cumsum(), (np.arange(DRAWS) + self.random.random()) / DRAWS)
-        rows = self._drawn(tuple(part[np.minimum(chosen, len(probs) - 1)] for part in around))
-        inside = np.flatnonzero(labelled_as(self.emissions, rows, self.fit, self.orders))
-        if not len(inside):
+        places = repeated(DENSITIES, particles, self.random)
+        rows = self._drawn(tuple(part[places] for part in around.counts))
+        inside = labelled_as(self.emissions, rows, self.fit, self.orders)
+        if not inside.any():
             return Near(-math.inf, centres, shares, powers)
-        kept = inside[np.arange(PARTICLES) * len(inside) // PARTICLES]
-        rows, counts, gain, powers = self._climb(tuple(part[kept] for part in rows), mixture, high, powers)
-        size = self.fit[0].shape[1]
-        whole = math.log(len(inside) / DRAWS * (math.factorial(size) if self.orders is None else len(self.orders)))
-        after = weigh(rows)[1].mean(0).reshape(len(shares), -1).sum(1)
-        return Near(gain + whole, self._some(rows, counts), after, powers)
+        rows, counts, gain, powers = self._climb(tuple(part[inside] for part in rows), mixture, high, powers)
+        whole = math.log(inside.mean() * (math.factorial(size) if self.orders is None else len(self.orders)))
+        return Near(gain + whole, self._labelled(rows, counts), around.weigh(self._factors(rows))[2], powers)
 
-    def _some(self, rows: Rows, counts: Rows) -> Rows:
-        step = max(1, PARTICLES // CENTRES)
-        rows, (initial, moves, rest) = tuple(part[::step] for part in rows), (part[::step] for part in counts)
-        order = labels(self.emissions, rows, self.fit, self.orders)
+    def _labelled(self, rows: Rows, counts: Rows) -> Rows:
+        order, (initial, moves, rest) = labels(self.emissions, rows, self.fit, self.orders), counts
         moves = np.take_along_axis(np.take_along_axis(moves, order[:, :, None], 1), order[:, None], 2)
         return np.take_along_axis(initial, order, 1), moves, np.take_along_axis(rest, order[:, :, None], 1)
 
@@ -430,10 +418,6 @@ def _at_least(probs: Array) -> Array:
     raised = np.maximum(probs, _FLOOR)
     found: Array = raised / raised.sum(-1, keepdims=True)
     return found
-
-
-def _times(factors: Array | float, counts: Rows) -> Rows:
-    return tuple(np.reshape(factors, (-1, *[1] * (part.ndim - 1))) * part for part in counts)
 
 
 def _between(power: float, low: Rows, high: Rows) -> Rows:

@@ -16,10 +16,6 @@ from hmmscope.seeds import numpy_generator
 NUM_RESAMPLES = 500
 #: Fewer samples use Student's t interval; the interval of one sample has zero width.
 FEW = 100
-#: Relative number of steps, and of variances, above which a group of estimates is left out.
-LONGER, WORSE = 4.0, 10.0
-#: Error, in nats, where a single estimate decides.
-UNKNOWN = 100.0
 
 
 @dataclass(frozen=True)
@@ -102,28 +98,3 @@ def log_mean(logs: Sequence[float]) -> LogMean | None:
     without = own.max() + np.log((weights.sum() - weights) / (count - 1))
     log = count * (own.max() + math.log(weights.mean())) - (count - 1) * without.mean()
     return LogMean(float(log), float((count - 1) * without.var()), count - 1)
-
-
-def combined(wide: Sequence[float], near: Sequence[float], longer: float = 1.0) -> tuple[float, float]:
-    """Combine log estimates of runs from a prior and near a fit; return the log and half of its 95 % interval.
-
-    The result is the log mean (`log_mean`) of the runs near the fit if runs from the prior take many more steps, of the
-    runs from the prior if runs near the fit vary more, and of both otherwise. If the log means of the two kinds
-    disagree, the larger one is returned, because runs that miss a mode give too low an estimate.
-
-    Args:
-        wide, near: Log estimates of the runs from the prior and of the runs near the fit.
-        longer: Number of steps of a run from the prior divided by that of a run near the fit.
-    """
-    found = [own for own in map(log_mean, (wide, near)) if own]
-    if len(found) < 2:
-        return (found[0].log, found[0].error) if found else (max([*wide, *near]), UNKNOWN)
-    prior, fit = found
-    best = log_mean([*wide, *near]) or fit
-    if abs(prior.log - fit.log) > math.hypot(prior.error, fit.error):
-        best = max(found)
-    elif longer > LONGER:
-        best = fit
-    elif fit.variance > WORSE * prior.variance:
-        best = prior
-    return (best.log, best.error)
