@@ -25,7 +25,7 @@ Law = Callable[[Rows], tuple[Array, Rows]]
 #: Particles of a run from the prior, Metropolis moves of each per step, and independent runs.
 PARTICLES, MOVES, RUNS = 64, 2, 4
 #: Densities of a run near a fit, and its least and most particles; fewer above WORK particles * `Emissions.cost`.
-DENSITIES, LEAST_PARTICLES, MOST_PARTICLES, WORK = 256, 96, 256, 2**20
+DENSITIES, LEAST_PARTICLES, MOST_PARTICLES, WORK = 256, 96, 512, 2**20
 #: Half of a 95 % interval, in nats, where a single estimate decides.
 UNKNOWN = 100.0
 #: Effective sample size that determines the step length, as a fraction of the particles.
