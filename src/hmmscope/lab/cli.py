@@ -95,7 +95,6 @@ def _summary(record: type) -> str:
 
 
 def _by_audience(known: Mapping[str, type]) -> str:
-    """Return the list of verbs as text, grouped by audience; verbs without an audience come last."""
     groups: dict[str, list[str]] = {audience: [] for audience in (DATA, MODEL, PAPER, ANYBODY)}
     for name, record in known.items():
         line = textwrap.fill(_summary(record), 96, initial_indent=f"  {name:<11}", subsequent_indent=" " * 13)

@@ -90,7 +90,7 @@ class ModelFile:
 
     @contextmanager
     def imports_nothing_beside(self) -> Iterator[None]:
-        """Refuse imports from the file's own folder, before the block runs the file; after it, imports by computed names."""
+        """Raise InputError for imports from the file's folder: before the block named ones, after it computed ones."""
         self._require_none(self.siblings())
         modules, folder = {*sys.modules}, self.path.parent.resolve()
         installed = {place for one in sys.path if folder in (place := Path(one).resolve()).parents}  # an environment

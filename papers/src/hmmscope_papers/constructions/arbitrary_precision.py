@@ -117,7 +117,7 @@ class FilterInBits(Shown):
     Attributes:
         hmm: HMM of n states; c = 1/C is the least product of a transition and an emission probability.
         product: "gelu" (the theorem) or "exact".
-        variant: "residual" (the theorem) computes products as cur + cur (prev - I); "disjoint" uses a separate slot.
+        variant: "residual" (the theorem) adds current (previous - I) to current; "disjoint" uses a separate slot.
         exponents: Exponents of the normaliser, "real" or the paper's misprint "floor".
         least: Lower bound on the factor by which an observation shrinks the sum (default: c).
 

@@ -1,6 +1,7 @@
 """ReLU attention that takes one gradient step of least squares at every position, and attention that predicts.
 
-[MultiTask] §4, after Bai et al. (2023), Theorem 4. For output coordinate a, sign s = +1, -1, query r and key c:
+[MultiTask] §4, after Bai et al. (2023), Theorem 4. For output coordinate a, sign s = +1, -1, query r, key c, learning
+rate `rate` and n samples:
 
     score[r, c] = s (W_a(r) . x_c - y_(c,a)) - mask * invalid_c;     value: W_a <- -s (rate / n) x_c
 
@@ -41,7 +42,7 @@ def _signs(layout: ResidualLayout, num_heads: int) -> list[tuple[int, float]]:
 def gradient_heads(
     layout: ResidualLayout, num_samples: int, learning_rate: float, mask: float, num_heads: int, dtype: torch.dtype
 ) -> AttentionHeads:
-    """Build the heads of one gradient step, which is exact with 2 V^k heads."""
+    """Build the heads of one gradient step, which is exact with two heads for each label."""
     weights_QF, x_rows, y_rows = _weight_rows(layout), layout.sample_rows, layout.label_rows
     features = torch.arange(layout.num_features)
     query, key, value, output = _empty(num_heads, len(features) + 1, len(features), layout.subspaces.width)
@@ -85,7 +86,7 @@ def ridge_head(
 
 
 def prediction_heads(layout: ResidualLayout, code: PositionCode, bound: float, dtype: torch.dtype) -> AttentionHeads:
-    """Build 2 V^k heads that write W x of each position's own window.
+    """Build two heads for each label that write W x of each position's own window.
 
     score[r, c] = s W_a(c) . x_r, averaged over all positions, which share W;     value: prediction_a <- s
     causal: s W_a(r) . x_c, zero unless c = r, if |W_a . x| <= 2 `bound`

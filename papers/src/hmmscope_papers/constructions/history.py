@@ -1,6 +1,7 @@
 """Softmax layers that copy neighbouring tokens to every position, and a map to joint one-hots.
 
-By [MultiTask] §4, ceil(log2 L) layers gather L tokens. If s slots are filled, one head copies from position r - s:
+By [MultiTask] §4, ceil(log2 L) layers gather L tokens. If s slots are filled, one head copies from position r - s,
+where v_r is the position vector of r:
 
     score[r, c] = beta v_(r-s) . v_c;     value: slot-i of c -> slot-(s+i) of r
 """

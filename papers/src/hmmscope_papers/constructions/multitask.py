@@ -28,16 +28,17 @@ class MultiTaskOptions:
     """Variants of `multitask_theorem1` and `multitask_theorem2`.
 
     Attributes:
-        learning_rate: Step size (default: 1 / (L + ridge), or 1 / (1 + ridge) with tabular features, always stable).
+        learning_rate: Step size (default: 1 / (memory length + ridge), or 1 / (1 + ridge) with tabular features, always
+            stable).
         gap: Softmax margin of the target position; 750 (float64) and 105 (float32) are exact.
         mask: Score penalty of invalid positions.
         causal: True for decoder-only attention, where each position regresses on the samples to its left.
         ridge: Weight of the penalty (ridge / 2) ‖W‖².
-        features: "window", or "tabular" for the one-hot of the whole window (V^L features).
+        features: "window", or "tabular" for the one-hot of the whole window.
         positions: "column", one vector per position; "slot", where each slot carries its position; or "absolute",
             random vectors (Theorem 1 only).
         position_width, position_seed: Size and seed of absolute vectors.
-        num_heads: Number of heads of a gradient layer; fewer than 2V omit part of the gradient.
+        num_heads: Number of heads of a gradient layer; fewer than two per symbol omit part of the gradient.
         dtype: torch.float64 or torch.float32.
     """
 

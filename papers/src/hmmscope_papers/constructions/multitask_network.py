@@ -26,7 +26,7 @@ class Descent:
 
     Attributes:
         num_steps: Number of gradient steps T.
-        learning_rate: Step size (default: 1 / (L + ridge), or 1 / (1 + ridge) with tabular features).
+        learning_rate: Step size (default: 1 / (memory length + ridge), or 1 / (1 + ridge) with tabular features).
         ridge: Weight of the penalty (ridge / 2) ‖W‖².
         gap: Softmax margin of the target position.
         mask: Score penalty of invalid positions.

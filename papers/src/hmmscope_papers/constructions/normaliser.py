@@ -156,7 +156,7 @@ def gate(z: Any) -> Any:
 
 @dataclass(frozen=True, repr=False)
 class DenseLayer(Shown):
-    """The layer activation(weight h + bias), with ReLU neurons, then GeLU neurons; or a linear layer."""
+    """The layer activation(weight h + bias): the first neurons use ReLU, the others GeLU; or a linear layer."""
 
     weight: NDArray[np.float64]
     bias: NDArray[np.float64]

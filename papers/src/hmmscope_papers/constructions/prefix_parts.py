@@ -32,7 +32,7 @@ def layers_needed(length: int) -> int:
 
 
 def paper_eta(num_states: int, num_layers: int, length: int) -> float:
-    """Return η = 1 / ((8n)^(L+1) T), the attention error that the proof allows ([Limits] E.18)."""
+    """Return the attention error η = 1 / ((8n)^(L+1) T) for n states, L layers and length T ([Limits] E.18)."""
     return (8.0 * num_states) ** -(num_layers + 1) / length
 
 
@@ -47,7 +47,7 @@ def tight_gain(length: int, eta: float) -> float:
 
 
 def best_gelu_scale(dtype: torch.dtype) -> float:
-    """Return the power of two nearest to 2^(p/3), which balances truncation 2M^4/(3λ²) and cancellation λ·2^-p."""
+    """Return the power of two nearest to 2^(p/3) for p bits, which balances truncation and rounding errors."""
     bits = 1 - math.log2(torch.finfo(dtype).eps)
     return 2.0 ** round(bits / 3)
 
@@ -61,7 +61,7 @@ def paper_gelu_scale(num_states: int, eta: float) -> float:
 
 
 def error_bounds(system: DrivenSystem, num_layers: int, *, eta: float, gadget_error: float = 0.0) -> list[float]:
-    """Compute the proof's bound on the error of the window products Λ after layers 0 .. num_layers.
+    """Compute the proof's bound ε_l on the error of window products after layers l = 0 .. num_layers.
 
     ε_l <= ε_{l-1} (c + nδ) + r δ + n ε',   δ = (1 + η) ε_{l-1} + η
 
@@ -118,7 +118,7 @@ def gain_of(temperature: str | float, length: int, eta: float) -> float:
 
 
 class OffsetHead(nn.Module):
-    """Causal attention with one head that looks `offset` positions back, and one silent head.
+    """Causal attention with one head that looks `offset` positions back, and one that writes nothing.
 
     score_ij = γ² cos(π (j - i + offset) / 4T),  j <= i
 

@@ -272,7 +272,7 @@ class StochasticFilter(PrefixTransformer):
 
 
 class MixedLayer(nn.Module):
-    """The layer activation(weight h + bias), with ReLU neurons, then GeLU neurons; or a linear layer."""
+    """The layer activation(weight h + bias): the first neurons use ReLU, the others GeLU; or a linear layer."""
 
     def __init__(self, layer: DenseLayer, dtype: torch.dtype) -> None:
         super().__init__()
@@ -314,7 +314,7 @@ def limits_theorem5_3(
     Args:
         hmm: HMM of n states; c = 1/C is the least product of a transition and an emission probability.
         length: Largest number of observations T.
-        variant: "disjoint", or "residual", which computes products as cur + cur (prev - I).
+        variant: "disjoint" (a separate slot for products), or "residual", which adds current (previous - I) to current.
         product: "bilinear", exact but no MLP, or "gelu" (Lemma D.1).
         division: "mlp" (the normaliser), or "division" by the processor.
         exponents: "real", or the paper's misprint "floor", which diverges.

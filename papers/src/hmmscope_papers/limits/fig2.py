@@ -383,7 +383,7 @@ def fits_longer(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measurem
 
 @lab.claim("limits-supervision-rnn")
 def supervision_rnn(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measurement:
-    """Measure how much more Cyclic-HARD than Cyclic-DET raises the Transformer's mean loss, compared with the RNN's."""
+    """Compare the Transformer with the RNN by the mean loss on Cyclic-HARD minus that on Cyclic-DET."""
     rows = alike(tables["epochs"].where(task=[HARD, "cyclic-det"])).with_columns(value=_over_positions)
     deepest = max(layers_of(rows), default=0)
 

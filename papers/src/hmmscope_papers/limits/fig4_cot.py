@@ -300,8 +300,6 @@ def _learned(
     short: bool = False,
     numbers: lab.Numbers = None,
 ) -> lab.Gate:
-    """Return the gate of learning without blocks, and with the `chosen` block, all `short` blocks or the best block."""
-
     def lead(own: lab.Rows) -> lab.EstimateWithError | None:
         controls = [own.where(predictor=name, block_length=0) for name in ("untrained", "constant")]
         if not all(controls):

@@ -125,9 +125,10 @@ def effects(score: Score, pool: str, first_position: int) -> list[dict]:
 
     ``demonstrations`` is the accuracy with all demonstrations minus that without, at positions >= `first_position`.
     ``length`` is the accuracy at the last position of the test sequence minus that at the first; ``length after one``
-    subtracts that at the second. The other effects are measured after all demonstrations: ``loss above the ceiling`` is
-    the network's loss minus that of the known-component filter, in nats; ``gain over`` and ``accuracy over`` compare
-    loss and accuracy with the best n-gram baseline (counting) or the mixture over the pool (retrieval).
+    is the same difference from the second position. The other effects are measured after all demonstrations: ``loss
+    above the ceiling`` is the network's loss minus that of the known-component filter, in nats; ``gain over`` and
+    ``accuracy over`` compare loss and accuracy with the best n-gram baseline (counting) or the mixture over the pool
+    (retrieval).
     """
     late, last = score.positions >= first_position, last_sequence(score)
     end, none = last & late, (score.demonstrations == 0) & late

@@ -149,9 +149,9 @@ def uniform_rows(layout: PromptLayout, patterns: Patterns) -> list[dict]:
 def alignment(patterns: Patterns, layout: PromptLayout, gathering: dict[int, int]) -> tuple[list[dict], list[dict]]:
     """Return rows of the tables "alignment" and "effects" of a network.
 
-    "alignment" has the columns (constructed_layer, offset, layer, head, value, low, high): the best matching head for
-    each gathering head. "effects" has the columns (effect, value, low, high, samples): attention to earlier tokens of
-    the sequence in each half of the layers.
+    "alignment" has the columns (constructed_layer, offset, layer, head, value, low, high): the head that attends most
+    to the position of each gathering head. "effects" has the columns (effect, value, low, high, samples): attention to
+    earlier tokens of the sequence in each half of the layers.
     """
     same = source_of_columns(layout) == SOURCES.index("earlier in its sequence")
     best_rows: list[dict] = []

@@ -1,6 +1,7 @@
 """Least squares on independent windows of a known process: its exact error, and a bound.
 
-Each demonstration gives one window from the stationary distribution, with E[y_i | x_i] = P_L(x_i). Least squares and
+Each demonstration gives one window x_i from the stationary distribution and its label y_i. E[y_i | x_i] = P_L(x_i) is
+the best prediction from L symbols, W_L the best linear one, and W_hat the least-squares solution. Least squares and
 gradient descent from zero are linear in the labels y_i, so that means and variances are sums over windows:
 
     W^(T) x = (1/n) sum_i y_i (x_i^T f x),    f = Sigma^+ (1 - (1 - rate * Sigma)^T)

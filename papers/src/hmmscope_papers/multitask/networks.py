@@ -191,7 +191,9 @@ def error_bound(
 ) -> dict:
     """Return upper bounds on parts of the error, for windows in the range of Sigma.
 
-    generalisation_bound: on ||(W_hat - W_L) x|| over labels, see `decomposition`;
+    W_hat is the least-squares solution, W_L the best linear predictor. generalisation_bound: on ||(W_hat - W_L) x||
+    over labels,
+    see `decomposition`;
     optimisation_bound: sqrt(L) |W_hat| (1 - rate alpha_+)^T;   estimation_bound: the sum;
     bound: memory + misspecification + both.
 

@@ -52,7 +52,7 @@ def effect_sentence(shown: str, unit: str, num_seeds: int | None = None, case: s
         shown: the number with its interval.
         unit: unit of the effect, with the deciding case after a comma if there are several.
         num_seeds: number of seeds, if there are any.
-        case: the deciding case in words.
+        case: name of the effect that decides.
     """
     unit, _, own = ("in accuracy" if unit == "accuracy" else unit).partition(", ")
     seeds = f" over {num_seeds} seeds" if (num_seeds or 0) > 1 else ""

@@ -91,7 +91,7 @@ class Claim(ClaimRecord):
 
         Args:
             tables: lists of rows by name of the table.
-            mirrored: whether to reflect the effects about the bound of the rule, as a test of the rule.
+            mirrored: whether to reflect the effects about the bound, to test the rule.
             power: whether a verdict needs enough power.
         """
         return self.finding(self.measured(tables), mirrored=mirrored, power=power)

@@ -20,7 +20,7 @@ _COUNTING = ("order-", "context-tree")
 def in_place_of_trained(tables: Tables, network: str) -> Tables | None:
     """Return the tables with the rows of `network` labelled as trained; None if no table has rows of both.
 
-    Differences from that network become zero, with unchanged noise.
+    Differences between the two networks become zero; the widths of their intervals stay.
     """
     return replaced(tables, lambda rows, column: _swap(rows, column, network))
 
@@ -47,7 +47,7 @@ def _swap(rows: Rows, column: str, network: str) -> Rows | None:
 
 
 def gaining_nothing(tables: Tables) -> Tables:
-    """Return the tables with all gains set to zero; the widths of their intervals stay."""
+    """Return the tables with all gains from training set to zero; the widths of their intervals stay."""
     made = dict(tables)
     for name, rows in tables.items():
         gains = [str(row.get("quantity", row.get("effect"))).startswith(_GAIN) or name == GAINS for row in rows]

@@ -63,7 +63,7 @@ class Effect:
         num_seeds: number of values.
         num_missing: number of seeds without a value.
         unit: unit of the value.
-        others: standard errors and degrees of freedom of the narrower intervals.
+        others: standard errors and degrees of freedom of intervals that are narrower than the reported one.
         values: value of each seed, ascending; empty if unknown.
     """
 

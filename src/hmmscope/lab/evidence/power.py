@@ -1,7 +1,7 @@
 """Power of decision rules by simulation.
 
 Simulated experiments have the stored number of seeds; their spread over seeds is drawn from its posterior (scaled
-inverse chi-squared). The requirement depends on the verdict:
+inverse chi-squared). Each verdict has a requirement:
 
     denied      the rule denies the paper's effect in at most 5 % of simulations
     confirmed   the rule confirms no effect in at most 5 % of them
@@ -51,9 +51,9 @@ class Power(NamedTuple):
     """Fractions of simulated experiments with each verdict.
 
     Attributes:
-        power: "reproduced", given the paper's effect.
-        denied: "not reproduced", given the paper's effect.
-        confirmed: "reproduced", or in sign, given no effect.
+        power: verdicts "reproduced", if the paper's effect is true.
+        denied: verdicts "not reproduced", if the paper's effect is true.
+        confirmed: verdicts "reproduced" or "reproduced in sign", if there is no effect.
     """
 
     power: float
@@ -93,7 +93,7 @@ def power_of(
 def chances(
     rule: Rule, effects: Mapping[str, Effect], effect_if_true: float | None = None, effect_if_false: float | None = None
 ) -> tuple[float, float] | None:
-    """Return how often a rule confirms if the paper's effect is true, and denies if there is none; None if unknown."""
+    """Return how often the rule confirms the paper's effect if true, and denies it if absent; None if unknown."""
     aims = targets(rule, effect_if_true, effect_if_false)
     if aims is None or not effects or any(one.num_seeds < 2 or _error(one) is None for one in effects.values()):
         return None

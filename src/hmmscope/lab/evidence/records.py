@@ -94,8 +94,8 @@ class ClaimRecord:
         more_budget_could_help: whether more training could confirm a denied claim; None if training plays no role.
         budget: training budget of the paper's models, by column of the table "runs".
         parameters: numbers that the function of the claim reads with `parameter`.
-        once: version of the rule that each digest in older files means.
-        stands: changes of tables that may leave the claim decided in tests, each with the reason.
+        once: version of the rule for each digest that older files store instead.
+        stands: names of changes of tables, used in tests, after which the claim may stay decided, each with the reason.
     """
 
     name: str
@@ -148,7 +148,7 @@ class ClaimRecord:
 
 @dataclass(frozen=True, kw_only=True)
 class MeasurementVersion:
-    """The version of a measurement, and the version that each digest in older files means."""
+    """The version of a measurement, and the version for each digest that older files store instead."""
 
     version: int = 1
     once: Mapping[str, int] = field(default_factory=dict)

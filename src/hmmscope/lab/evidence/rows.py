@@ -45,7 +45,7 @@ class Rows(list[dict[str, Any]]):
         return list(dict.fromkeys(row[column] for row in self if column in row))
 
     def by(self, *columns: str) -> "dict[Any, Rows]":
-        """Return the rows grouped by column values: a tuple is the key, or for one column the value itself."""
+        """Group the rows by the values of columns; a key is the value of one column, or a tuple of several values."""
         groups: dict[Any, Rows] = {}
         for row in self:
             key = row.get(columns[0]) if len(columns) == 1 else tuple([row.get(column) for column in columns])

@@ -40,7 +40,8 @@ class Held(NamedTuple):
     """Result of testing a scaling law on the largest budget, which was held out.
 
     Attributes:
-        covered, instances: number of instances whose outcome is inside its prediction interval, and of all instances.
+        covered: number of instances whose outcome lies in its prediction interval.
+        instances: number of all instances.
     """
 
     covered: int

@@ -66,8 +66,9 @@ class BeliefPlane:
         """Return a panel made from packed points, with a slider.
 
         Args:
-            rows: rows with `side`, `at` (position of the slider) and `points`; two sides are "colours" and "corners".
-            side: the side to show.
+            rows: rows with `side` (name of a set of points), `at` (position of the slider) and `points`. The sides
+                "colours" and "corners" have the colours and the triangle.
+            side: name of the points to show.
             title: title of the panel.
             slider: label of the slider.
         """

@@ -249,7 +249,7 @@ class Gate:
 
         Args:
             changes: change by run or cell; None if not recorded.
-            margin: smallest change that is not flat.
+            margin: smallest change that closes the gate.
             what: the outcome, such as "fit length".
         """
         unknown = [name for name, change in changes.items() if change is None]
@@ -274,9 +274,9 @@ class Gate:
         """Require that each run's loss changed little at the end of training, or is near its lower bound.
 
         Args:
-            tables: with the table ``runs``.
-            margin: nats.
-            fields: selects the runs.
+            tables: tables by name, with ``runs``.
+            margin: smallest change that closes the gate, in nats.
+            fields: column values that select runs.
         """
         runs = Rows(tables.get("runs", ())).where(**fields)
         changes = {f"{row['label']}, seed {row['seed']}": _last_change(row, margin) for row in runs}
@@ -288,8 +288,8 @@ class Gate:
 
         Args:
             rule: rule of the claim.
-            effects: by name.
-            drifts: change over the last doubling; None if not recorded.
+            effects: effects by name.
+            drifts: change of each effect over the last doubling of training; None if not recorded.
         """
         unknown = [name for name in effects if drifts.get(name) is None]
         if unknown or not effects:

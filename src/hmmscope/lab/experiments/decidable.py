@@ -31,7 +31,7 @@ _LACKING = (LookupError, TypeError, ValueError, ArithmeticError, AttributeError,
 
 @dataclass(frozen=True)
 class Outlook:
-    """A prediction whether a plan can decide a claim, with the gates (preconditions) behind it.
+    """Prediction whether a plan can decide a claim, with its gates (preconditions).
 
     Attributes:
         gates: gates whose result follows from the plan.

@@ -41,7 +41,7 @@ def views(panel: Explorer) -> list[View]:
 
 
 def selected(panel: Explorer, chosen: tuple[str | None, ...]) -> list[int]:
-    """Return the indices of the curves with the chosen values (None: all values), up to the most that are shown."""
+    """Return the indices of the curves with the chosen values (None: all values), at most as many as a panel shows."""
     fits = [
         i
         for i, curve in enumerate(panel.curves)

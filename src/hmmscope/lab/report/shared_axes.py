@@ -32,7 +32,6 @@ def shared(panels: Sequence[Panel], columns: int) -> list[Panel]:
 
 
 def _common(panels: Sequence[Panel], numbers: list[int], log: bool) -> tuple[float, float] | None:
-    """Return the ends of a common axis of at least two panels, or None if a panel would fill less than half of it."""
     ends = [_ends(panels[number], log) for number in numbers]
     low, high = min(low for low, _ in ends), max(high for _, high in ends)
     side = _side(low, high, log) / 2

@@ -40,7 +40,8 @@ class StudySpec:
     Attributes:
         length: Longest piece that sequences are cut into; pieces are shorter if there would be fewer than 30.
         states: Numbers of states of the HMMs.
-        restarts, iterations: Most restarts of a fit, which end once the best two agree, and most EM steps of a restart.
+        restarts: Largest number of restarts of a fit; restarts end once the best two agree.
+        iterations: Largest number of EM steps of a restart.
         order: Longest context of the n-grams and context trees, in symbols.
         networks: Names of the models to train.
         max_steps: Most optimizer steps of a training.

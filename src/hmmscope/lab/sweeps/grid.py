@@ -326,7 +326,7 @@ def changing_grid(out: Path) -> Iterator[None]:
 
 
 def extend_folder(out: Path, points: list[GridPoint], *, shared: bool = False) -> None:
-    """Write the points of a sweep to grid.json; a pool (`shared`) also keeps its other points."""
+    """Write points to the grid.json of a sweep, which must have no others, or add them to that of a pool (`shared`)."""
     with changing_grid(out):
         before, data = _read_grid(out), _data(points)
         names = {point.name for point in points}

@@ -94,7 +94,7 @@ class RunTask(Task):
 
 
 def shorter(out: Path, config: RunConfig) -> Path | None:
-    """Return the longest finished run of the grid with fewer steps, else equal to `config` (schedule "wsd" only)."""
+    """Return the longest finished run that differs from `config` by fewer steps only; None unless schedule is "wsd"."""
     if config.training.schedule != "wsd":
         return None
     found = [

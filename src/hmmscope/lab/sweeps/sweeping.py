@@ -24,7 +24,7 @@ def run_sweep(
 
     Args:
         points: Points of the grid, from `grid.expand`.
-        out: A new folder, or the folder of the same sweep or of a part of it.
+        out: A new folder, or the folder of the same sweep or of a sweep with fewer points.
         executor: Executor that runs the trainings.
         retries: Number of further attempts after a run has failed.
         watcher: Object that shows the progress.

@@ -40,7 +40,7 @@ _TABLES, _WEIGHTS = 1e-9, 1e-4
 def verify(folders: Sequence[str], quiet: bool) -> None:
     """Compare the files of each folder with its checksums, recompute its numbers, and print the result.
 
-    In a folder that hmmscope did not write, all folders inside that hmmscope wrote are verified.
+    If hmmscope did not write a folder, all folders of hmmscope inside it are verified.
 
     Raises:
         DamagedError: A file differs from its checksum, or a recomputed number from the stored one.

@@ -197,9 +197,9 @@ def board_rows(cards: list[dict[str, Any]]) -> list[dict[str, Any]]:
 def _in_tiers(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Add the tier to each ranked row that has an interval and no flags; flagged rows come last in their track.
 
-    Rows are sorted by the share solved. A tier ends where no interval reaches across, so intervals of two tiers never
-    overlap. A mean moves by at most s / sqrt(n) if one of n seeds is left out (s: standard deviation), and the interval
-    is wider for every n, so then no model passes one of a better tier.
+    Rows are sorted by the share solved; intervals of different tiers do not overlap. Without one of n seeds a mean
+    moves by at most s / sqrt(n) (s: standard deviation). Every interval is wider, so no model passes one of a better
+    tier.
     """
     for row in rows:
         row["tier"] = None
@@ -231,7 +231,6 @@ def passing(rows: list[dict[str, Any]]) -> list[str]:
 
 
 def _stability(rows: list[dict[str, Any]]) -> str:
-    """Return what leaving out a seed does to the order between tiers; empty if no card has scores of single seeds."""
     if not any(row["tier"] is not None and row["by_seed"] is not None for row in rows):
         return ""
     found = passing(rows)

@@ -69,7 +69,7 @@ def check_submission(folder: str | Path, *, run: Any = None) -> str:
         InputError: The folder is not a submission, or the model fails.
         RefusedError: The benchmark version differs, the submission is unfinished, or the model file was not entered.
         DamagedError: A result differs; the message names the first difference.
-        ResourceError: The model file exceeds the limits of its process.
+        ResourceError: The subprocess that runs the model file exceeds its limit of memory or time.
     """
     path = require_path("folder", folder)
     about = store.read_json(path / ENTRY, managed=True) if (path / ENTRY).is_file() else None

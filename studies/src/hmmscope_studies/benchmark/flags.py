@@ -72,7 +72,6 @@ def _imported(tree: ast.AST) -> Iterator[str]:
 
 
 def _holds(values: np.ndarray[Any, Any], task: BenchmarkTask) -> bool:
-    """Return whether half of the task's parameters, and at least `FOUND`, are among the values, rounded to float32."""
     params = _parameters(task.bench, task.name)
     own = values.astype(np.float32)
     known = np.isin(params.astype(np.float32), own) | np.isin(np.log(params).astype(np.float32), own)

@@ -84,7 +84,7 @@ def in_child(path: Path, file: ModelFile, out: Path, parts: list[str]) -> None:
 
     Raises:
         InputError: The process ends before all results exist.
-        ResourceError: The process exceeds its limits.
+        ResourceError: The process exceeds its limit of memory or time.
         HmmscopeError: See `recompute`.
     """
     seconds = SECONDS * len(parts)

@@ -280,7 +280,7 @@ def doubles(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measurement:
 
 @lab.claim("limits-law-power")
 def power(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measurement:
-    """Measure log2(fit length / 2^L) at the depth where it is least, for 2^L within the sequence."""
+    """Measure log2(fit length / 2^layers) at the depth where it is least, for 2^layers within the sequence."""
     chains = {n: _points(_lengths(tables, n, numbers=numbers), numbers) for n in _deep(tables, numbers)}
     longest = max(_lengths(tables, numbers=numbers).values("longest"))
     effects = {
