@@ -51,7 +51,7 @@ def test_no_interval_has_zero_width() -> None:
 
 def test_missing_seeds_are_counted_and_none_at_all_refused() -> None:
     assert Effect.pooled([1.0, None, 2.0]).num_missing == 1
-    with pytest.raises(ValueError, match="no seed has this number"):
+    with pytest.raises(ValueError, match="no seed has a value"):
         Effect.pooled([None, None])
 
 

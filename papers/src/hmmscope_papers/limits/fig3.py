@@ -47,8 +47,8 @@ class LimitsFig3(GridExperiment):
         "The fit length of a model is the number of positions, counted from the first, up to which its evaluation loss "
         "stays below an error rate in the last epochs of training. It is measured for Transformers of growing depth and for "
         "a one-layer RNN, on processes that forget quickly, on cycles and products that never forget, and on Cyclic-HARD, "
-        "where labels of the state are rare. Predictors that see only a few observations show which fit length needs no "
-        "memory. " + EPOCHS
+        "where labels of the state are rare. Predictors that see only a few observations show which fit length a short "
+        "memory reaches. " + EPOCHS
     )
     num_seeds = lab.Experiment.NUM_SEEDS
     run_columns = ("task", "layers")

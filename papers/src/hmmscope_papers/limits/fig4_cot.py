@@ -66,7 +66,7 @@ class Figure4CoT(lab.Experiment):
 
     def plan(self, scale: str, **choices: Any) -> dict[str, dict[str, Any]]:
         tasks, layers = choices["tasks"], choices["layers"]
-        rule = f"must have a number for each of {len(tasks)} tasks"
+        rule = f"must have a number of layers for each of {len(tasks)} tasks"
         require(len(layers) == len(tasks), "plan.layers", rule, layers)
         for task in tasks:
             require_known("plan.tasks", task, TASKS)

@@ -280,7 +280,7 @@ def remembering_worse(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Me
     short = short_depths(rows[0]["length"])
     effects = each_task(rows, REMEMBERING, lambda own: _ratio(own, short), "log10 of the ratio of excess losses")
     text = f"{_shown(rows.where(task=list(REMEMBERING)), short)} "
-    text += f"log10 of the ratio of the best Transformer to the RNN: {told(effects)}."
+    text += f"log10 of the best Transformer's excess loss divided by the RNN's: {told(effects)}."
     gates = [
         *_learned(tables, REMEMBERING, (0,), lab.parameter(numbers, "learned")),
         *_learned(tables, REMEMBERING, short, lab.parameter(numbers, "fallen_behind", FALLEN_BEHIND)),
@@ -300,7 +300,8 @@ def forgetting_comparable(tables: lab.Tables, numbers: lab.RuleParameters) -> la
     rows = tables["losses"]
     effects = each_task(rows, FORGETTING, lambda own: _ratio(own, (2,)), "log10 of the ratio of excess losses")
     gates = [*_learned(tables, FORGETTING, (0, 2), lab.parameter(numbers, "learned")), *_fair(tables, FORGETTING, (2,))]
-    text = f"{_shown(rows.where(task=list(FORGETTING)), (2,))} log10 of the ratio Transformer to RNN: {told(effects)}."
+    text = f"{_shown(rows.where(task=list(FORGETTING)), (2,))} "
+    text += f"log10 of the Transformer's excess loss divided by the RNN's: {told(effects)}."
     return lab.Measurement(
         effects,
         text,

@@ -222,7 +222,8 @@ def _precision_figure(rows: lab.Rows) -> lab.Figure:
             "Curves show the largest error of a belief if the whole construction (softmax attention, GeLU products and the "
             "normaliser) runs in p-bit arithmetic, for random HMMs of 2 states and 2 symbols. Lines are medians; "
             "bands are ranges over instances and over two sequences, a sampled one and the least likely one. The "
-            "recommended number of bits is p = T(1 + ln C)/ln 2 + 24; half the rate means half of the first term."
+            "recommended number of bits is p = T(1 + ln C)/ln 2 + 24, where 1/C is the least product of a transition "
+            "and an emission probability; half the rate means half of the first term."
         ),
         panels=(
             lab.lines(
@@ -242,7 +243,8 @@ def _bits_figure(tables: lab.Tables) -> lab.Figure:
         title="Number of bits needed",
         caption=(
             "Left: fewest bits with an error of at most e^-T on the least likely sequence (median, with the range over "
-            "instances), and the recommended T(1 + ln C)/ln 2 + 24. Right: slope of the fewest bits over T for each "
+            "instances), and the recommended T(1 + ln C)/ln 2 + 24, where 1/C is the least product of a transition "
+            "and an emission probability. Right: slope of the fewest bits over T for each "
             "instance, against the rate that the accuracy of the arithmetic implies. This rate is (3/2)(1 + max(ln C / 2, "
             "h))/ln 2 with GeLU products, (1 + h/2)/ln 2 with exact products in the residual stream, and 1/ln 2 with exact "
             "products in a separate slot; h is -ln P of the sequence per observation."

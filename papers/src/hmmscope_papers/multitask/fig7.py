@@ -370,7 +370,8 @@ def gathering_head_carries(tables: lab.Tables, numbers: lab.RuleParameters) -> l
 
     effect = (lost("trained") - lost("untrained")).effect("decrease of the accuracy for the token one back")
     text = (
-        f"Without the head that attends one back, the accuracy for the token one back falls by {lost('trained').effect()} "
+        "Without the head that attends to the previous token, the accuracy of a probe for this token falls by "
+        f"{lost('trained').effect()} "
         f"more than without another head of its layer (before training {lost('untrained').effect()}, in the network of "
         f"Theorem 1 {lost('constructed').effect()}), and the loss in the test sequence rises by "
         f"{lost('trained', 'loss').effect()} nats more."

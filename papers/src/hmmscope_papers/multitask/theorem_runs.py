@@ -87,8 +87,8 @@ def sample_figure(tables: lab.Tables) -> lab.Figure:
             "Curves show root mean square errors over processes and sets of demonstrations, one window each, after the last "
             "gradient layer. Left: distance from the best linear prediction, its bound, its limit for "
             "infinitely many steps, and its value for independent noise. Right: distance from the exact "
-            "distribution given the whole history, and the whole bound; with many samples the error of memory and "
-            "linearity remains. Sets whose windows do not span all windows are omitted."
+            "distribution given the whole history, and the whole bound; with many samples the errors from the short "
+            "memory and from the linear form remain. Sets whose windows do not span all windows are omitted."
         ),
         panels=(
             panel("Estimation", "estimation", "estimation_bound", "||(W(T) − W_L) x||, r.m.s.", *limits),

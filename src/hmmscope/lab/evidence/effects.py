@@ -96,7 +96,7 @@ class Effect:
             one if isinstance(one, EstimateWithError) else EstimateWithError(one) for one in values if one is not None
         ]
         if not found:
-            raise ValueError("no seed has this number")
+            raise ValueError("no seed has a value; at least one must not be None")
         count = len(found)
         mean = math.fsum(one.value for one in found) / count
         about: dict[str, Any] = {"num_seeds": count, "num_missing": len(values) - count, "unit": unit}

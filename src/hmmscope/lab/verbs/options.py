@@ -137,7 +137,7 @@ class RunOptions(ExecutionOptions, OverrideOptions):
     num_seeds: int | None = said("run seeds 0 to N-1 of a seeded experiment", metavar="N")
     seeds: str | None = said("run these seeds of a seeded experiment: 0,5,7 (one seed: 7,)", metavar="A,B")
     pool: str | None = said(
-        "keep and reuse trained runs in this folder (default: the folder trained next to DIR)", metavar="DIR"
+        "keep and reuse trained runs in this folder (default: the folder 'trained' next to DIR)", metavar="DIR"
     )
     only_first: int | None = said("run the first N seeds only; --resume runs the rest", metavar="N")
     measure_only: bool = said("with --resume: train nothing; measure the runs already in the pool", False)
@@ -273,7 +273,8 @@ class FitCommandOptions(SequenceInputOptions, Options):
         "number of states; among several, such as 2,4,8, the smallest BIC decides", metavar="S", required=True
     )
     choose: str | None = said(
-        "choose the number of states by bic or by evidence; default: bic, with an interval from the evidence of short data",
+        "rule for the number of states: bic, or evidence (default: bic, and for short data an interval from the "
+        "evidence)",
         metavar="RULE",
     )
     out: str = said("write the HMM to a new .json, .npz or .safetensors", metavar="FILE", required=True)
@@ -344,7 +345,7 @@ class ClaimsOptions(Options):
     examples = ("hmmscope claims", "hmmscope claims runs/quickstart")
 
     folders: tuple[str, ...] = given("folders of experiments (default: list the claims)", metavar="RUN", default=())
-    audit: bool = said("print which verdicts were fixed before their data, and the commit that shows it", False)
+    audit: bool = said("print which decision rules were committed to git before their data, and the commit", False)
     sensitivity: bool = said(
         "simulate the power of each rule, and list the margins, error rates and omitted seeds that would change its verdict",
         False,

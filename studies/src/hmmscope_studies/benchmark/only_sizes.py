@@ -48,7 +48,7 @@ def only_sizes() -> Iterator[None]:
 
 
 def _line(what: str) -> str:
-    return f"build: {what}; it may use only the sizes that it is given, and a model learns by training"
+    return f"build: {what}; it may use only the sizes that it is given, so remove this access"
 
 
 def _watch(event: str, args: tuple[Any, ...]) -> None:

@@ -39,7 +39,8 @@ class HeaderFiltering(lab.Experiment):
         "Networks with similar numbers of parameters, after annealed budgets that double, are compared after equally many "
         "samples and after equal processor time, up to their training length and up to four times it, and on slowly mixing "
         "and nearly deterministic HMMs that training left out. It also measures what the networks encode: the belief, the "
-        "header's matrices, and whether editing the header moves their answers to the new filter's."
+        "header's matrices, and whether editing the header moves their answers to those of the filter of the edited "
+        "HMM."
     )
     num_seeds = lab.Experiment.NUM_SEEDS
     run_columns = ("size", "architecture", "steps")
