@@ -4,7 +4,7 @@ Each number has p significand bits and an unbounded exponent. This is the theore
 T, and hardware floats cannot reach its error bound e^-T.
 
 Let h = -ln P(o_1 .. o_T) / T and C = 1 / (least product of a transition and an emission probability). The number of
-bits p needed per observation is, to leading order,
+bits p needed per observation is, to leading order (rows: `product` and `variant` of `FilterInBits`),
 
     GeLU products           (3/2) (1 + max(ln C / 2, h)) / ln 2
     exact, residual         (1 + h / 2) / ln 2
@@ -256,7 +256,7 @@ def _causal_softmax(logits: NDArray[np.object_], arithmetic: Bits) -> NDArray[np
 
 
 class ExactPass:
-    """Exact integer windows and beliefs of one sequence."""
+    """Exact window products and beliefs of one sequence, in integers."""
 
     def __init__(self, operators: BeliefOperators, symbols: list[int]) -> None:
         self.operators, self.symbols = operators, symbols

@@ -22,7 +22,7 @@ Array = NDArray[np.float64]
 class Rounding:
     """Rounding to nearest, ties to even, with p significand bits (float32 has 24) and any exponent.
 
-    The first axis runs over the precisions.
+    The first axis of an array has one entry for each precision.
 
     Args:
         bits: Precisions p.

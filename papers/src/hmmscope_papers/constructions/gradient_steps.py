@@ -20,7 +20,7 @@ from hmmscope_papers.constructions.multitask_positions import PositionCode
 
 
 def prediction_bound(layout: ResidualLayout, learning_rate: float, num_steps: int) -> float:
-    """Bound |W_a^(T) . x| after T gradient steps by |x| sqrt(rate T), for a rate of at most 1 / lambda_max."""
+    """Bound |W_a^(T) . x| after T steps by |x| sqrt(rate T), for a rate of at most 1 / (largest eigenvalue)."""
     size = 1 if layout.features == "tabular" else layout.memory_length
     return math.sqrt(size * learning_rate * num_steps)
 

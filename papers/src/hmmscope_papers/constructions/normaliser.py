@@ -118,7 +118,7 @@ class Normalised(Shown):
 
     Attributes:
         values: Approximation of x / sum(x) (..., state).
-        sums: Sums v_0 .. v_K.
+        sums: Sums of x before each stage of part 1 and after the last, v_0 .. v_K.
         scaled: Vector x after part 1.
     """
 

@@ -102,8 +102,8 @@ def limits_theorem5_2(
 ) -> PrefixProduct:
     """Build the [Limits] Theorem 5.2 Transformer.
 
-    Tokens are a placeholder (token m) and up to T symbols, as in `SequenceLayout(placeholder=True)`. Output t is
-    b_t = A_{o_t} ... A_{o_1} b_0. The width is 2n² + 6, with 4n³ + 2n² hidden neurons.
+    For m symbols, tokens are a placeholder (token m) and up to T symbols, as in `SequenceLayout(placeholder=True)`.
+    Output t is b_t = A_{o_t} ... A_{o_1} b_0. For n states the width is 2n² + 6, with 4n³ + 2n² hidden neurons.
 
     Args:
         process: 0/1 maps or orthogonal matrices, see `driven_system`.

@@ -112,7 +112,7 @@ def _unit_vector(size: int, index: int) -> NDArray[np.object_]:
 
 
 def bound_of(operators: BeliefOperators, least: float | None) -> float:
-    """Return C = 1 / c, with the least entry or a given lower bound on an observation's factor as c.
+    """Return C = 1 / c, where c is the least entry or a given lower bound on an observation's factor.
 
     Raises:
         InputError: The least entry is zero and there is no bound, or the bound is outside (0, 1).
@@ -305,9 +305,10 @@ def limits_theorem5_3(
     The Transformer of Theorem 5.2 multiplies; a normaliser of O(log T) layers divides. Tokens are a placeholder (token
     V) and up to T observations, as in `SequenceLayout(placeholder=True)`.
 
-    The bound e^-T needs O(T) significand bits (`arbitrary_precision`). In floats of rounding u:
+    The bound e^-T needs O(T) significand bits (`arbitrary_precision`). In floats with relative rounding error u:
 
-    - "residual" products have an absolute error u, and beliefs are wrong from T = 50 on (n = V = 5, float64);
+    - "residual" products have an absolute error u, and beliefs are wrong from T = 50 on (five states and symbols,
+      float64);
     - "gelu" products have an absolute error u^(2/3), and beliefs are wrong from T = 16 on;
     - "disjoint" with "bilinear" is accurate until P underflows. Use this variant.
 

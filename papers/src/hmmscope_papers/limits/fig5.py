@@ -228,7 +228,6 @@ def heads_matter(tables: lab.Tables) -> lab.Measurement:
 
 @lab.claim("limits-rnn-tuning")
 def rnn_tuning(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measurement:
-    """Compare ranges of losses over learning rates, the only option that is varied for the RNN and Transformers."""
     rows = tables["errors"].where(predictor="model", vary_rate=True)
     deep = min((n for n in rows.values("layers") if n), default=0)
     later = while_training(tables, vary_rate=True, layers=[0, deep])

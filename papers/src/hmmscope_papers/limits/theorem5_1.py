@@ -44,8 +44,9 @@ class Theorem51(lab.Experiment):
     title = "A ReLU RNN of width n·m follows a deterministic HMM exactly"
     in_paper = "[Limits] Theorem 5.1", "approximating the belief state sequence of length T with no error."
     summary = (
-        "Theorem 5.1 of [Limits] gives the weights of a one-layer ReLU RNN whose hidden state contains the belief state "
-        "of a deterministic HMM, or a product of orthogonal matrices, without error. The weights are built into "
+        "Theorem 5.1 of [Limits] gives the weights of a one-layer ReLU RNN whose hidden state (width n·m for n states "
+        "and m symbols) contains the belief state of a deterministic HMM, or a product of orthogonal matrices, "
+        "without error. The weights are built into "
         "torch.nn.RNN and run; the exact answer comes from the filter."
     )
     intervals = INTERVALS

@@ -319,7 +319,7 @@ def sample_tables(process: Callable[[int], HMM], sizes: dict[str, Any], memory_l
 def memory_tables(process: Callable[[int], HMM], sizes: dict[str, Any], first: int) -> MeasuredTables:
     """Return the parts of the error by memory length, and the decay rate from memory length `first` on.
 
-    The bound on Euclidean distances is twice the certificate.
+    The column ``certificate`` is a bound on Euclidean distances, twice `memory_certificate`.
     """
     rows, rates, futures = [], [], sizes.get("futures")
     for instance in instances_of(sizes, "memory_instances"):

@@ -200,9 +200,9 @@ def similarity_of_networks(
 
 
 def steps_of_networks(networks: Mapping[str, nn.Module], run: Run, sizes: dict[str, Any]) -> list[dict]:
-    """Return how much a gradient step raises the R² of predictions of each layer's change of the stream.
+    """Return by how much a gradient step as an input raises the R² of a linear prediction of what each layer adds.
 
-    The base predicts the change from the last symbol and the symbol frequencies; then (W^(t) - W^(t-1)) x is added.
+    The other inputs are the last symbol and the symbol frequencies; step t is (W^(t) - W^(t-1)) x.
     """
     dataset, num_symbols, memory = run.dataset("probe"), _symbols(run), sizes["memory_length"]
     batch = dataset[0 : sizes["samples"]]

@@ -129,7 +129,7 @@ def ledger(
 
     Args:
         folders: folders of experiments.
-        known: stored claims; with them, stored findings that the same code (`source`) wrote are used as they are.
+        known: stored claims; if given, stored findings are reused where code with the digest `source` wrote them.
         source: digest of the present code.
         examined: whether to compute sensitivity and power too.
 
@@ -231,7 +231,7 @@ def _judged(folder: Path, about: dict[str, Any]) -> list[tuple[Claim, Finding]]:
             found.append((one, one.evaluate(tables).at(scale)))
         except (LookupError, TypeError, ValueError, ArithmeticError, AttributeError) as error:
             rule = "its tables do not match this version of hmmscope"
-            raise DamagedError(f"{folder}: {one.name}: {rule} ({type(error).__name__}: {error})") from error
+            raise DamagedError(f"{folder}: claim {one.name}: {rule} ({type(error).__name__}, {error})") from error
     if not found:
         raise InputError(
             f"{folder}: the experiment {name} decides no claim; hmmscope claims lists the experiments that do"

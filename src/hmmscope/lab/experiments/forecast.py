@@ -65,7 +65,7 @@ def _time(plan: ExperimentPlan, counted: dict[str, ResourceEstimate], repeats: i
     elif plan.scale in ON_GPU and None not in on_gpu:
         return
     elif None in here:
-        yield "time         unknown, because an architecture does not count its operations; add --measure"
+        yield "time         unknown, because the operations of one model cannot be counted; add --measure"
     else:
         total = sum(one for one in here if one is not None)
         yield f"time         about {duration(repeats * total)} of {by} to train, {BY_COUNT}; --measure times a few steps"

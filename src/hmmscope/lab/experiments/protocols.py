@@ -65,5 +65,5 @@ def protocol_for(plan: ExperimentPlan, path: Path) -> Protocol:
     for claim in claims_of(plan.experiment.name):
         why = None if claim.rule is None else found.against(claim)
         if why is not None:
-            raise InputError(f"protocol: {path}: {claim.name}: {why}; write and commit a new one")
+            raise InputError(f"protocol: {path} does not fit claim {claim.name} ({why}); write and commit a new one")
     return found

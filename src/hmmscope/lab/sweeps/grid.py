@@ -404,9 +404,12 @@ def _point(out: Path, data: dict[str, Any]) -> GridPoint:
     try:
         config, name = _read_config(json.dumps(data["config"]))
     except HmmscopeError as error:
-        raise DamagedError(f"{path}: {shown(data['name'])}: {error}; made by another version? {_ANEW}") from error
+        raise DamagedError(
+            f"{path}: run {shown(data['name'])} is invalid ({error}); another version may have made it; {_ANEW}"
+        ) from error
     if name != data["name"]:
         raise DamagedError(
-            f"{path}: {shown(data['name'])}: has another configuration; it was altered, or made by another version; {_ANEW}"
+            f"{path}: run {shown(data['name'])} has another configuration than its name encodes; it was altered, or another "
+            f"version made it; {_ANEW}"
         )
     return GridPoint(data["name"], data["varied"], config)

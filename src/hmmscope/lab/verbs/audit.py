@@ -1,4 +1,4 @@
-"""`hmmscope claims --audit`: check whether decision rules are older than their data, and which code measured these."""
+"""`hmmscope claims --audit`: check whether rules are older than their data, and which code measured the data."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence

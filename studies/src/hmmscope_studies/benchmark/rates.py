@@ -1,4 +1,4 @@
-"""The learning rate of each task, chosen from as many as every other entry tries."""
+"""The learning rate of each task, chosen from equally many rates for every entry."""
 
 import hashlib
 import math
@@ -26,7 +26,7 @@ def rates_of(training: dict[str, Any]) -> list[float]:
 def choose_rate(
     configure: Callable[[float], RunConfig], task: BenchmarkTask, training: dict[str, Any], work: Path
 ) -> dict[str, Any]:
-    """Train with each learning rate on the search seed, and return the excess of each and the rate with the least.
+    """Train with each learning rate on the search seed, and return the excess of each rate, and the best rate.
 
     Args:
         configure: Function (learning rate) -> configuration of a training with `SEARCH_SEED`.

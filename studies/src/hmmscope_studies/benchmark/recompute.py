@@ -68,7 +68,7 @@ def recompute(path: Path, run: Any, out: Path) -> None:
                 load_weights(model, store.read_tensors(part / WEIGHTS, managed=True))
             except Exception as error:
                 line = " ".join(str(error).split())[:200]
-                raise DamagedError(f"{part / WEIGHTS}: do not fit the given model: {line}") from None
+                raise DamagedError(f"{part / WEIGHTS}: do not fit the given model ({line})") from None
             try:
                 found = predict(model, task, samples, entry.layers, controls_of(entry, task, budget, seed))
                 require_causal(model, task, samples, SCORED)

@@ -37,7 +37,7 @@ class ScoredSamples:
 
     Attributes:
         trained, longest: Numbers of samples of the training length, and of the longest length.
-        first: Index of the first sample, which is drawn too, so that unbounded pools yield new HMMs.
+        first: Index of the first sample; this index is drawn too, so that unbounded pools yield new HMMs.
     """
 
     trained: ProcessDataset

@@ -52,8 +52,8 @@ def benchmark(
     """Submit a model to HMM-bench: train it on the tasks of a track, score it, and write a submission.
 
     Each task starts from new initial weights, with fixed steps and samples. Its learning rate is the best of three on a
-    separate seed: a third of the entry's, that itself, and three times as much. The digest of the trained weights seeds
-    the scored samples, so that nobody can train on them.
+    separate seed: a third of the entry's rate, this rate, and three times this rate. The digest of the trained weights
+    seeds the scored samples, so that nobody can train on them.
 
     Args:
         model: Any module, a class or function that returns one, a registered name or a mapping with its fields, FILE.py

@@ -174,7 +174,7 @@ def edit_rows(run: Run, num_samples: int) -> list[Row]:
 
 
 def move_rows(run: Run, num_samples: int) -> list[Row]:
-    """Return the fraction of the distance to the new belief's prediction by which a belief edit moves predictions.
+    """Return how far a belief edit moves predictions to that for the new belief, as a fraction of their distance.
 
     Returns:
         Rows (network, layer, fitted, subspace, value, error, before): "belief" uses another sample's belief component,

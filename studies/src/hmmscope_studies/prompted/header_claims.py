@@ -261,7 +261,6 @@ def transformer_longer(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.M
 
 @lab.claim("header-belief-linear")
 def belief_linear(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measurement:
-    """Measure the R² of the belief in the layer with the best fit on training samples."""
     effects, used = {}, []
     for size, own in tables["belief"].where(architecture="transformer").by("size").items():
         shares = list(own.per_seed(partial(_best_share, numbers=numbers)).values())
