@@ -257,7 +257,7 @@ def doubles(tables: lab.Tables, numbers: Mapping[str, Any]) -> lab.Measurement:
         lab.Gate.headroom(
             one.value,
             lab.parameter(numbers, "room"),
-            f"the sequence of {task}, in doublings of the shortest fit length,",
+            f"the sequence length of {task}, in doublings above the fit length of the shallowest Transformer,",
         ).about(task)
         for task, one in spaces.items()
     ]

@@ -437,7 +437,7 @@ def cot_hard(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measurement
     gates += (
         [
             lab.Gate.learned(
-                easy, lab.parameter(numbers, "easy"), "an error of 0.1, on Cyclic-DET with chain-of-thought,"
+                easy, lab.parameter(numbers, "easy"), "the required error of 0.1, on Cyclic-DET with chain-of-thought,"
             )
         ]
         if easy

@@ -333,7 +333,7 @@ def _raised(tables: lab.Tables, distances: range, numbers: lab.Numbers = None) -
                 lab.Gate.learned(
                     gain,
                     lab.parameter(numbers, "raised", _RAISED),
-                    f"the untrained model at identifying the token {k} back",
+                    f"the untrained model at identifying the token {k} steps back",
                 )
             )
     return made

@@ -189,13 +189,13 @@ def population(hmm: HMM, memory_length: int, num_futures: int, history_length: i
 def error_bound(
     known: Population, samples: RegressionSamples, problem: LeastSquares, num_steps: int, rate: float
 ) -> dict:
-    """Return upper bounds on parts of the error, for windows in the range of Sigma.
+    """Return bounds on parts of the error, for windows in the range of Sigma.
 
-    W_hat is the least-squares solution, W_L the best linear predictor. generalisation_bound: on ||(W_hat - W_L) x||
-    over labels,
-    see `decomposition`;
-    optimisation_bound: sqrt(L) |W_hat| (1 - rate alpha_+)^T;   estimation_bound: the sum;
-    bound: memory + misspecification + both.
+    W_hat is the least-squares solution, W_L the best linear predictor.
+
+    generalisation_bound: on ||(W_hat - W_L) x|| over labels, see `decomposition`
+    optimisation_bound:   sqrt(L) |W_hat| (1 - rate alpha_+)^T
+    estimation_bound:     their sum;   bound: estimation_bound + memory + misspecification
 
     Source: [MultiTask] Theorem 1 with explicit constants.
     """

@@ -43,8 +43,9 @@ def steps_figure(tables: lab.Tables) -> lab.Figure:
         title="Each layer is a gradient step: the error falls geometrically",
         caption=(
             "Left: after each gradient layer, how far the regression weights in the residual stream are from least squares, "
-            "for the window with the largest distance. The step size is 1/λ_max; lines are medians and bands are "
-            "ranges over processes. Right: decay rate of this distance (one point per process) against the stated rate, "
+            "for the window with the largest distance. The step size is 1/λ_max, where λ_max is the largest "
+            "eigenvalue of the sample covariance. Lines are medians and bands are ranges over processes. Right: decay "
+            "rate of this distance (one point per process) against the stated rate, "
             "which follows from the smallest non-zero eigenvalue α₊."
         ),
         panels=tuple(panels),

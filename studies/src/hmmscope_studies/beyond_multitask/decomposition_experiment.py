@@ -153,8 +153,10 @@ def _scaling_figure(rows: lab.Rows) -> lab.Figure:
         title="The error from the sample falls as 1/n",
         caption=(
             "Curves show the mean squared distance of the least-squares prediction from the best linear prediction with a "
-            "memory of 2 observations, for the reference process and random processes. The line “predicted” is σ² rank / n "
-            "of the reference process, without a fit. Bands are 95 % intervals over sets of demonstrations."
+            "memory of 2 observations, for the reference process and random processes. The line “predicted” is σ² "
+            "rank / n of the reference process, without a fit: σ² is the residual variance of the best linear "
+            "prediction, and rank that of E[x xᵀ] over windows x. Bands are 95 % intervals over sets of "
+            "demonstrations."
         ),
         panels=(
             lab.lines(

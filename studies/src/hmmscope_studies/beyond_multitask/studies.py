@@ -191,7 +191,7 @@ def depth_matters(tables: lab.Tables, key: str) -> lab.Gate:
     deep = rows.where(layers=max(rows.values("layers")), **{key: shallow.values(key)[0]} if shallow else {})
     gain = shallow.less(deep, unit="nats of excess")
     return (
-        lab.Gate.learned(gain, DEPTH_GAIN, "one layer")
+        lab.Gate.learned(gain, DEPTH_GAIN, "a model of one layer")
         if gain
         else lab.Gate("learned", False, "no one-layer model was measured")
     )
