@@ -218,9 +218,9 @@ def _times_figure(rows: lab.Rows) -> lab.Figure:
         name="times",
         title="Time of a training pass",
         caption=(
-            "Curves show the time of a forward and backward pass as a multiple of the time without chain-of-thought (median "
-            "and 95 % interval over interleaved rounds), the number of passes ceil(T / b), and the ratios of the seconds "
-            "per epoch that Table 2 prints (four GPUs)."
+            "Curves show the time of a forward and backward pass as a multiple of the time without chain-of-thought "
+            "(median and 95 % interval over interleaved rounds). They are compared with the number of passes, ceil(T "
+            "/ b), and with the ratios of the seconds per epoch that Table 2 prints (four GPUs)."
         ),
         panels=tuple(panels),
     )

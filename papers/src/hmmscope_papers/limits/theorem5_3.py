@@ -246,8 +246,8 @@ def _bits_figure(tables: lab.Tables) -> lab.Figure:
             "instances), and the recommended T(1 + ln C)/ln 2 + 24, where 1/C is the least product of a transition "
             "and an emission probability. Right: slope of the fewest bits over T for each "
             "instance, against the rate that the accuracy of the arithmetic implies. This rate is (3/2)(1 + max(ln C / 2, "
-            "h))/ln 2 with GeLU products, (1 + h/2)/ln 2 with exact products in the residual stream, and 1/ln 2 with exact "
-            "products in a separate slot; h is -ln P of the sequence per observation."
+            "h))/ln 2 with GeLU products, (1 + h/2)/ln 2 with exact products in the residual stream, and 1/ln 2 with "
+            "exact products in a separate slot. Here h is -ln P of the sequence per observation."
         ),
         panels=(
             lab.lines(
@@ -286,8 +286,9 @@ def _floats_figure(rows: lab.Rows) -> lab.Figure:
         caption=(
             "Curves show the largest error over sampled sequences of RanHMM with 5 states and 5 symbols (median, with the "
             "range over instances). “Own slot” writes the product to a separate slot, and the normaliser divides. "
-            "“Residual” is the theorem's update of the residual stream with exact products; it and the GeLU products (with "
-            "the best λ) use a true division. No point is shown if a sum is zero. Errors above one belong to answers that "
+            "“Residual” updates the residual stream as the theorem does, with exact products. “Residual” and the GeLU "
+            "products (with the best λ) use a true division. No point is shown if a sum is zero. Errors above one "
+            "belong to answers that "
             "are not probabilities. In float32 the own slot fails once the probability of the observations underflows."
         ),
         panels=(panel("float64"), panel("float32")),

@@ -326,9 +326,9 @@ def rises_with_length(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Me
     along = _along(tables, "positions", "model")
     (_, start), (last, end) = along[0], along[-1]
     text = (
-        f"After all demonstrations the accuracy of the model goes from {start:.3f} at the first observation of the "
-        f"test sequence to {end:.3f} after {last} observations, a rise by {_rows(tables, 'length').effect()}; from the "
-        f"second observation on it rises by {_rows(tables, 'length after one').effect()}."
+        f"After all demonstrations the accuracy of the model is {start:.3f} at the first observation of the test "
+        f"sequence and {end:.3f} after {last} observations. It rises by {_rows(tables, 'length').effect()} from the first "
+        f"to the last observation, and by {_rows(tables, 'length after one').effect()} from the second to the last."
     )
     return _rise(tables, "length", text, numbers)
 

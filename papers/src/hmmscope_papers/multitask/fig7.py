@@ -40,9 +40,9 @@ class MultiTaskFig7(PoolFigure):
     title = "Targets of the attention of the last token"
     in_paper = "[MultiTask] §2.2", "feature learning in lower layers relies primarily on nearby tokens."
     summary = (
-        "The experiment measures to which positions the last token of the test sequence attends, in every layer and head "
-        "of a trained RoFormer, of the untrained model, and of the network of Theorem 1, whose first layers gather "
-        "the last tokens."
+        "The experiment measures to which positions the last token of the test sequence attends, in every layer and "
+        "head of three networks: a trained RoFormer, the untrained model, and the network of Theorem 1, whose first "
+        "layers gather the last tokens."
     )
     groups = {"attention": ("offsets", "sources", "alignment", "effects", "carried"), "setting": ("setting",)}
     #: The last three concern the constructed network.
@@ -370,11 +370,11 @@ def gathering_head_carries(tables: lab.Tables, numbers: lab.RuleParameters) -> l
 
     effect = (lost("trained") - lost("untrained")).effect("decrease of the accuracy for the token one back")
     text = (
-        "Without the head that attends to the previous token, the accuracy of a probe for this token falls by "
-        f"{lost('trained').effect()} "
-        f"more than without another head of its layer (before training {lost('untrained').effect()}, in the network of "
-        f"Theorem 1 {lost('constructed').effect()}), and the loss in the test sequence rises by "
-        f"{lost('trained', 'loss').effect()} nats more."
+        "The extra cost of a head is the effect of its ablation minus the mean effect of ablating another head of its "
+        "layer. For the head that attends to the previous token, this extra cost is a decrease of "
+        f"{lost('trained').effect()} in the accuracy of a probe for this token (before training "
+        f"{lost('untrained').effect()}, in the network of Theorem 1 {lost('constructed').effect()}), and an increase of "
+        f"{lost('trained', 'loss').effect()} nats in the loss in the test sequence."
     )
     return lab.Measurement(effect, text, gates=gates(tables, numbers))
 

@@ -176,9 +176,10 @@ def _layer_figure(rows: lab.Rows) -> lab.Figure:
         name="layers",
         title="What each layer represents",
         caption=(
-            "Curves show the accuracy of linear probes on prompts that neither the model nor the probe was trained on: for "
-            "the observation k steps back, at positions 4 and later of the test sequence, and for the HMM among 16 of the "
-            "pool, at the last observation. Layer 0 is the embedding. Untrained controls (mean of three) show "
+            "Curves show the accuracy of linear probes on prompts that neither the model nor the probe was trained "
+            "on. Some probes predict the observation k steps back, at positions 4 and later of the test sequence; "
+            "another one identifies the HMM among 16 of the pool, at the last observation. Layer 0 is the embedding. "
+            "Untrained controls (mean of three) show "
             "what a probe decodes without learning."
         ),
         panels=tuple(panels),

@@ -384,10 +384,10 @@ def content(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measurement:
     least = min(row["content"] for row in upper if not row["layer"])
     text = (
         f"In {len(upper.values('instance'))} prompts, each of its own process, the logits of the gathering layers "
-        f"vary by {early.short()} of their size when demonstrations are permuted, those of the layers above and "
-        f"the prediction by at most {max(row['value'] for row in upper):.1e}. With other demonstrations at the "
-        f"same positions, the logits of the layers above vary by {said.short()} of their size, and the prediction "
-        f"by at least {least:.2g}; those of the gathering layers vary by at most "
+        f"vary by {early.short()} of their size when demonstrations are permuted. The logits of the layers above and "
+        f"the prediction then vary by at most {max(row['value'] for row in upper):.1e}. With other demonstrations at "
+        f"the same positions, the logits of the layers above vary by {said.short()} of their size, and the prediction "
+        f"by at least {least:.2g}. The logits of the gathering layers then vary by at most "
         f"{max(row['content'] for row in lower):.1e}."
     )
     held = always(

@@ -111,9 +111,10 @@ class BeliefDevelopment(lab.Experiment):
                 name="use",
                 title="When the belief can be decoded, and when it is used",
                 caption=(
-                    "Curves show, at the layer that encodes the belief best at the end of training, R² of the affine map to "
-                    "the belief (“read”), and the fraction of the way that the prediction moves to the filter's answer if "
-                    "another belief is written there (“used”). Fractions below -1 are not shown. The line of untrained "
+                    "Curves show two measures at the layer that encodes the belief best at the end of training. "
+                    "“Read” is R² of the affine map to the belief. “Used” is the fraction of the way that the "
+                    "prediction moves to the filter's answer if another belief is written there. Fractions below -1 "
+                    "are not shown. The line of untrained "
                     "controls is R² on other samples at their best layer (mean of three). Bands are 95 % intervals."
                 ),
                 panels=tuple(

@@ -32,8 +32,9 @@ class LimitsLaw(lab.Experiment):
         "Transformers of growing depth and the RNN track five states under two permutations that generate A5. Each model is "
         "trained at a constant learning rate, and copies of it are annealed at budgets that double, so that each point "
         "is a finished training. All depths and budgets use the same instances of the process. Two laws for the fit length, "
-        "one linear in the logarithm of the number of sequences and one that saturates, are fitted to all budgets but the "
-        "largest, tested on it, and extrapolated to the paper's budget; the interval is the union of both."
+        "one linear in the logarithm of the number of sequences and one that saturates, are fitted to all budgets but "
+        "the largest, and tested on it. Then they are extrapolated to the paper's budget; the interval is the union "
+        "of the intervals of both."
     )
     num_seeds = lab.Experiment.NUM_SEEDS
     run_columns = ("layers", "longest", "steps")

@@ -36,9 +36,10 @@ class HeaderFiltering(lab.Experiment):
         "Every sample has a new HMM, whose matrices are given in the prompt. Memorisation is impossible, and the optimum is "
         "exact: the filter of the given HMM. Three papers of 2025 report that Transformers filter in this setting, and that "
         "LSTMs fail; [Limits] finds RNNs better than Transformers on every HMM. This experiment compares all of them. "
-        "Networks with similar numbers of parameters, after annealed budgets that double, are compared after equally many "
-        "samples and after equal processor time, up to their training length and up to four times it, and on slowly mixing "
-        "and nearly deterministic HMMs that training left out. It also measures what the networks encode: the belief, the "
+        "Networks with similar numbers of parameters are trained with annealed budgets that double, and compared "
+        "after equally many samples and after equal processor time. They are tested up to their training length, up "
+        "to four times that length, and on slowly mixing and nearly deterministic HMMs that training left out. It "
+        "also measures what the networks encode: the belief, the "
         "header's matrices, and whether editing the header moves their answers to those of the filter of the edited "
         "HMM."
     )
@@ -363,9 +364,9 @@ def _inside_figure(tables: lab.Tables) -> lab.Figure | None:
         name="inside",
         title="Belief and header's transition matrix in each layer, beyond untrained controls",
         caption=(
-            "Curves show 1 - (1 - R²) / mean over three untrained controls of (1 - R²), on held-out samples, for affine "
-            "maps from a layer to the exact belief after every observation, and to the header's transition probabilities at "
-            "the last observation. Lines are means over seeds; bands are 95 % intervals."
+            "Curves show 1 - (1 - R²) / mean over three untrained controls of (1 - R²), on held-out samples. The "
+            "affine maps go from a layer to the exact belief after every observation, and to the header's transition "
+            "probabilities at the last observation. Lines are means over seeds; bands are 95 % intervals."
         ),
         panels=tuple(panels),
     )
