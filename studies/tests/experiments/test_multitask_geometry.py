@@ -199,7 +199,7 @@ def test_the_least_certain_process_is_shown() -> None:
     assert found.verdict in OF_QUESTIONS
     assert found.value == pytest.approx(-0.1)
     assert found.unit == "R² above the better control, RRXOR"
-    assert "Mess3 0.900 (0.300 before training, at most 1.000)" in found.text
+    assert "Mess3 0.900 (0.300 before training, upper bound 1.000)" in found.text
 
 
 def test_geometry_without_training_has_no_gains() -> None:

@@ -264,7 +264,6 @@ def curriculum_faster(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Me
 
 @lab.claim("limits-curriculum-shortens")
 def curriculum_shortens(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measurement:
-    """Measure the ratio of training times with and without the curriculum, seed by seed."""
     runs, ends = tables.get("runs", lab.Rows()), _deep(tables["fit-lengths"]).where(curriculum=True)
     effects, tokens = {}, []
     for (task, n), own in ends.by("task", "layers").items():

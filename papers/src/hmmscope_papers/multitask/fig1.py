@@ -125,8 +125,8 @@ def effects(score: Score, pool: str, first_position: int) -> list[dict]:
 
     ``demonstrations`` is the accuracy with all demonstrations minus that without, at positions >= `first_position`.
     ``length`` is the accuracy at the last position of the test sequence minus that at the first; ``length after one``
-    is the same difference from the second position. The other effects are measured after all demonstrations: ``loss
-    above the ceiling`` is the network's loss minus that of the known-component filter, in nats; ``gain over`` and
+    is the same difference from the second position. The other effects are measured after all demonstrations. ``loss
+    above the ceiling`` is the network's loss minus that of the known-component filter, in nats. ``gain over`` and
     ``accuracy over`` compare loss and accuracy with the best n-gram baseline (counting) or the mixture over the pool
     (retrieval).
     """

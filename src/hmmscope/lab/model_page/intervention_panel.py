@@ -22,8 +22,9 @@ USED, POSITIONS = 256, 2
 def pushed(model: nn.Module, dataset: ProcessDataset, layer: str) -> dict[str, Any]:
     """Return predictions after moving the belief at one position of one layer towards each state.
 
-    With fraction a towards state s, the belief b becomes b' = (1 - a) b + a e_s, and the activation x becomes
-    x + (b' - read(x)) G; see `belief_interventions`. "exact" holds the Bayes-optimal prediction for b'. One HMM only.
+    With fraction a towards state s (one-hot e_s), the belief b becomes b' = (1 - a) b + a e_s, and the activation x
+    becomes x + (b' - read(x)) G, with read and G of `belief_interventions`. "exact" holds the Bayes-optimal prediction
+    for b'. One HMM only.
     """
     process = dataset.process
     taken, times = registry.adapted(model, [layer]), belief_times(dataset)
@@ -69,8 +70,8 @@ def pushed(model: nn.Module, dataset: ProcessDataset, layer: str) -> dict[str, A
 def used(model: nn.Module, dataset: ProcessDataset, layer: str) -> dict[str, Any]:
     """Measure how predictions change when the belief of another sequence is written into a layer.
 
-    The value is the fraction of the distance (total variation) to the Bayes-optimal prediction for that belief by which
-    predictions move; "random" holds the value for random changes of equal norm.
+    The value is how far predictions move to the Bayes-optimal prediction for that belief, as a fraction of their
+    distance (total variation); "random" holds the value for random changes of equal norm.
     """
     options = InterventionOptions(num_positions=POSITIONS)
     rows = belief_interventions(

@@ -426,8 +426,8 @@ VERBS: dict[str, type] = {
 def verbs() -> dict[str, type]:
     """Return the options class of each verb by its name, in the order of the help.
 
-    Another package adds a verb with an entry point in the group "hmmscope.verbs" that names its options class, whose
-    class variable `function` names the function of the verb, as "module:function".
+    Another package adds a verb with an entry point in the group "hmmscope.verbs" that names its options class. The
+    variable `function` of this class names the function of the verb, as "module:function".
     """
     found = {}
     for point in sorted(importlib.metadata.entry_points(group="hmmscope.verbs"), key=lambda point: point.name):

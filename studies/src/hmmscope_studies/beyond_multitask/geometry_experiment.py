@@ -256,7 +256,7 @@ def belief_linear(tables: lab.Tables) -> lab.Measurement:
         )
 
     each = "; ".join(
-        f"{NAMES[process]} {found.value:.3f} ({before[process].value:.3f} before training, at most "
+        f"{NAMES[process]} {found.value:.3f} ({before[process].value:.3f} before training, upper bound "
         f"{ceiling[process].value:.3f}), {gains[process].short()} above the better control{added(process)}"
         for process, found in trained.items()
     )

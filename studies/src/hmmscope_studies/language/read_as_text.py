@@ -339,7 +339,7 @@ BESIDE = {"shuffled": "weights shuffled", "order-0": "letter frequencies (order 
 @lab.claim("pretrained-learns")
 def learns(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measurement:
     beside = ", ".join(f"{said} {_short(_gained(tables, name))}" for name, said in BESIDE.items())
-    text = f"Nats per symbol above the exact filter, minus those of the language model: {beside}; before training"
+    text = f"Loss of a control minus that of the language model, in nats per symbol: {beside}; before training"
     return _seen(_gained(tables, "untrained"), text, tables, numbers)
 
 
@@ -349,7 +349,7 @@ def context(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measurement:
     early = rows.where(position=min(lab.parameter(numbers, "early"), max(rows.values("position"))))
     return _seen(
         early.less(_of(_end(tables), "trained"), unit="nats"),
-        "Nats per symbol above the exact filter, early minus late context",
+        "Excess loss over the exact filter early in the text minus that late in the text, in nats per symbol",
         tables,
         numbers,
     )
@@ -359,7 +359,7 @@ def context(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measurement:
 def optimum(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measurement:
     end = _end(tables, "accuracy")
     found = _of(end, "optimum").less(_of(end, "trained"), unit="accuracy")
-    return _seen(found, "Accuracy, exact filter minus language model", tables, numbers)
+    return _seen(found, "Accuracy of the exact filter minus that of the language model", tables, numbers)
 
 
 @lab.claim("pretrained-statistics")
@@ -374,7 +374,8 @@ def statistics(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measureme
     }
     return _several(
         effects,
-        f"Nats per symbol above the exact filter: {listed}. Minus those of the language model",
+        f"Excess loss over the exact filter, in nats per symbol: {listed}. Excess loss of a baseline minus that of the "
+        "language model",
         (_gate(tables, numbers),),
     )
 
@@ -387,7 +388,9 @@ def chains(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measurement:
         high, low = (end.where(**{column: pick(end.values(column))}) for pick in (max, min))
         effects[name] = high.less(low, unit="nats")
     return _several(
-        effects, "Nats per symbol above the exact filter, difference between chains", (_gate(tables, numbers),)
+        effects,
+        "Excess loss over the exact filter on one kind of chains minus that on the other, in nats per symbol",
+        (_gate(tables, numbers),),
     )
 
 
@@ -402,13 +405,13 @@ def belief(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measurement:
         "used": _of(moved, "trained").less(_of(moved, "untrained"), unit="of the way to the filter's prediction"),
     }
     listed = "; ".join(f"{LOOKS[name][0]} {_short(found.effect())}" for name, found in tops.items())
-    beside = f"weights shuffled {_short(_of(tables['beyond'], 'shuffled').effect())}"
+    beside = _short(_of(tables["beyond"], "shuffled").effect())
     random = _of(tables["interventions"], "trained").where(subspace="random").effect()
-    text = f"Held-out R² at the best layer: {listed}; from the exact prediction {_short(alone.effect())}. Explained "
-    text += (
-        f"variance relative to untrained controls: {beside}. A random change moves the prediction {_short(random)} of "
+    text = (
+        f"Held-out R² of the belief at the best layer: {listed}; from the exact prediction alone {_short(alone.effect())}. "
+        f"The network with shuffled weights explains {beside} of the variance left by untrained controls. A random change "
+        f"of the layer moves the prediction {_short(random)} of the way to the filter's. The language model"
     )
-    text += "the way. The language model"
     scored = tables.get("rrxor", lab.Rows())
     gap = _of(scored, "untrained").less(_of(scored, "trained"), unit="nats")
     unknown = lab.Gate("learned", False, "the distance of its predictions on RRXOR from the filter is not recorded")
