@@ -255,7 +255,7 @@ def converges_faster(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Mea
                 values, "doublings of the number of sequences", resolution=resolution
             )
             sooner.append(f"{task_title(task)} {sum(value > 0 for value in known)} of {len(known)}")
-    text = f"log2 of the sequences that the fastest Transformer needs divided by those of the RNN: {told(effects)}. "
+    text = f"log2(sequences until the fastest Transformer converges / sequences until the RNN converges): {told(effects)}. "
     text += f"Seeds in which the RNN converges first: {', '.join(sooner) or 'none'}."
     return lab.Measurement(effects, text, gates=_gates(tables, rows, numbers), required=titles(FOUR))
 
@@ -320,7 +320,7 @@ def final_accuracy(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measu
         shown = ", ".join(f"{model_name(n)} {one.value:.4f}" for n, one in ends.items() if one is not None)
         seen.append(f"{task_title(task)} ({max(own.values('sequences')):,} sequences) {shown}")
     text = f"Mean evaluation loss after equal training: {'; '.join(seen)}. "
-    text += "If the RNN trains longer than that, its learning rate is still high at this point."
+    text += "If the RNN trains longer than the Transformers, its learning rate is still high at this point."
     drifts = {task_title(task): _drift(own, partial(_lead, numbers=numbers)) for task, own in rows.by("task").items()}
     return lab.Measurement(
         effects, text, gates=_gates(tables, rows, numbers), required=titles(FOUR), last_doubling_change=drifts

@@ -194,7 +194,7 @@ def _said(tables: lab.Tables, task: str) -> str:
     for n, own in _deep(tables["fit-lengths"]).where(task=task).by("layers").items():
         both = [row["value"] for kept in (True, False) for row in own.where(curriculum=kept).pool("layers")]
         said += [f"{both[0]:.3g} and {both[1]:.3g} ({n})"] if len(both) == 2 else []
-    return f"Mean fit length in whole positions, with and without curriculum (layers): {', '.join(said) or 'none'}."
+    return f"Mean fit length in whole positions, with and without curriculum (by layers): {', '.join(said) or 'none'}."
 
 
 def _gates(tables: lab.Tables, task: str, deep: bool = True, numbers: lab.Numbers = None) -> tuple[lab.Gate, lab.Gate]:
@@ -281,7 +281,11 @@ def curriculum_shortens(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.
         read = [ratio for ratio in (_ratio(pair, "tokens") for pair in pairs) if ratio is not None]
         tokens += [f"{name} {math.fsum(read) / len(read):.3f} ({stages} stages)"] if read else []
     text = f"Training tokens with curriculum divided by those without: {'; '.join(tokens) or 'not recorded'}."
-    text += f" log2 of the ratio of training times, multiplied by C: {told(effects)}." if effects else ""
+    text += (
+        f" log2(C * training time with curriculum / training time without), for C stages: {told(effects)}."
+        if effects
+        else ""
+    )
     stages = max((row["stages"] for row in ends), default=1)
     planned = math.log2(2 - 2.0 ** (1 - stages))  # stages of equally many steps, each twice as long as the one before
     gate = lab.Gate.headroom(
@@ -323,7 +327,11 @@ def curriculum_rnn(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measu
         task_title(task): mean_change(*(rows.per_seed(more(rows)) for rows in _at_half_and_end(tables, task)))
         for task in by_task
     }
-    text = f"Influence of the curriculum on Transformers minus that on the RNN: {told(effects)}."
+    text = (
+        "The influence of the curriculum is the absolute change of the fit length (as a fraction of the sequence) that it "
+        "causes, minus the mean absolute difference between seeds without it. "
+        f"Influence on Transformers minus influence on the RNN: {told(effects)}."
+    )
     return lab.Measurement(effects, text, gates=gates, last_doubling_change=drifts)
 
 
