@@ -138,7 +138,9 @@ def table1_values(tables: lab.Tables) -> lab.Measurement:
     known = rows.where(process=[*COMPARED, REFERENCE, CUT]).pool("process", "printed", value="capped")
     listed = "; ".join(f"{row['process']} {row['capped']:.2f}, printed {row['printed']:g}" for row in known)
     text = f"Mean mixing times by the definition, cut at {PAPER_CAP} steps: {listed}. "
-    text += f"Measured difference from {REFERENCE} minus the printed difference, in steps: {told(effects)}."
+    text += (
+        f"Difference from {REFERENCE} by our mixing times minus that by the printed ones, in steps: {told(effects)}."
+    )
     return lab.Measurement(effects, text, required=COMPARED)
 
 

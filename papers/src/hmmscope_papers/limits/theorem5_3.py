@@ -367,8 +367,9 @@ def bits(tables: lab.Tables) -> lab.Measurement:
     means = ", ".join(f"{np.mean([row['slope'] for row in group]):.2f} ({name})" for name, group in groups.items())
     text = (
         f"Bits per observation, mean over instances: {means}. With GeLU products they are at most "
-        f"{max(row['slope'] / row['recommended'] for row in gelu):.2f} times (1 + ln C)/ln 2, and above that rate in "
-        f"{above} of {len(gelu)} instances; no additive constant compensates for this at large T."
+        f"{max(row['slope'] / row['recommended'] for row in gelu):.2f} times (1 + ln C)/ln 2, where 1/C is the least "
+        f"product of a transition and an emission probability. They are above that rate in {above} of {len(gelu)} "
+        "instances; no additive constant compensates for this at large T."
     )
     return lab.Measurement(effects, text, required=tuple(ARRANGEMENTS))
 

@@ -227,8 +227,8 @@ def state_before_task(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Me
     text = (
         f"Probes reach 90 % of their maximum accuracy at layer {_onset(tables, 'state').value:.2g} for the hidden state, "
         f"and at layer {_onset(tables, 'component').value:.2g} for the HMM (means over seeds), which is "
-        f"{rows.where(quantity='onset').effect()} layers later. The HMM reaches 90 % of the rise above layer 0 "
-        f"{rows.where(quantity='onset above layer 0').effect()} layers later than the state, and its peak "
+        f"{rows.where(quantity='onset').effect()} layers later. Probes for the HMM reach 90 % of the rise above layer 0 "
+        f"{rows.where(quantity='onset above layer 0').effect()} layers later than those for the state, and their peak "
         f"{rows.where(quantity='peak').effect()} layers later."
     )
     effects = {name: effect for name, effect in found.items() if effect is not None}

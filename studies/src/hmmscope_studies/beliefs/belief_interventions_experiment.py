@@ -138,7 +138,7 @@ def _least(effects: dict[str, lab.Effect], what: str) -> lab.Measurement:
 def is_used(tables: lab.Tables) -> lab.Measurement:
     return _least(
         _effects(tables, "set", {"network": "untrained"}),
-        "Fraction of the way to the exact prediction after writing a belief, trained minus untrained",
+        "Fraction of the way to the exact prediction after writing a belief, in trained networks minus in untrained ones",
     )
 
 
@@ -146,7 +146,8 @@ def is_used(tables: lab.Tables) -> lab.Measurement:
 def is_special(tables: lab.Tables) -> lab.Measurement:
     return _least(
         _effects(tables, "swap", {"subspace": "random"}),
-        "Fraction of the way after a swap with another sample, belief's subspace minus random ones",
+        "Fraction of the way to the exact prediction after taking the belief's subspace from another sample, minus the "
+        "fraction after taking random subspaces",
     )
 
 
@@ -154,5 +155,5 @@ def is_special(tables: lab.Tables) -> lab.Measurement:
 def is_needed(tables: lab.Tables) -> lab.Measurement:
     return _least(
         _effects(tables, "ablate", {"subspace": "random"}),
-        "Fraction of the belief's benefit lost without its subspace, minus that without a random one",
+        "Fraction of the belief's benefit lost if its subspace is removed, minus the fraction lost if a random one is removed",
     )

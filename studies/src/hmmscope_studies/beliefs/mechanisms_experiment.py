@@ -228,7 +228,11 @@ def induction_heads(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Meas
         for role in ("previous-token head", "induction head")
     }
     named = ", ".join(f"{count} {role}{'' if count == 1 else 's'}" for role, count in heads.items())
-    text = f"{_said(effects)}. Ablation of single heads finds {named} in {len(rows.seeds())} seeds."
+    text = (
+        "Decrease of R² if the attention of a layer is ablated (previous symbol: layer 1; bigrams: layer 2), in the "
+        f"trained network minus in the untrained one: {_said(effects)}. Ablation of single heads finds {named} in "
+        f"{len(rows.seeds())} seeds."
+    )
     found = [
         sum(row["role"] == "induction head" and row["head"] is not None for row in own)
         for own in called.by("seed").values()
@@ -243,7 +247,7 @@ def induction_heads(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Meas
         lab.Gate.learned(gain, lab.parameter(numbers, "learned"), "the unigrams of the context"),
         lab.Gate.flat(tables, lab.parameter(numbers, "settled"), label=CHAINS),
     )
-    return lab.Measurement(effects, text[0].upper() + text[1:], gates, tuple(wanted))
+    return lab.Measurement(effects, text, gates, tuple(wanted))
 
 
 @lab.claim("mechanisms-way")
