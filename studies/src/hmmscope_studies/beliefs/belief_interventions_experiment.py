@@ -155,5 +155,5 @@ def is_special(tables: lab.Tables) -> lab.Measurement:
 def is_needed(tables: lab.Tables) -> lab.Measurement:
     return _least(
         _effects(tables, "ablate", {"subspace": "random"}),
-        "Fraction of the belief's benefit lost if its subspace is removed, minus the fraction lost if a random one is removed",
+        "Fraction of the belief's benefit lost without its subspace, minus the fraction lost without a random subspace",
     )
