@@ -221,7 +221,7 @@ def rnn_fits(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measurement
         f"{task_title(row['task'])} {row['value']:.3g} of {longest[row['task']]}" for row in whole.pool("task")
     )
     text = f"Mean {rate:g}-fit length of the RNN: {seen}. "
-    text += f"{rate:g} minus its second largest loss over positions: {told(effects)}."
+    text += f"Error rate {rate:g} minus the RNN's second largest loss over positions: {told(effects)}."
     drifts = fits.drifts_of(
         tables, tuple(TASKS), fits.slack_then(rate, numbers), layers=rows.values("layers"), numbers=numbers
     )
@@ -318,7 +318,7 @@ def constant_depth(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measu
         if any(row["fits_from"] is not None for row in own)
     )
     text = f"{fits.by_depth(tables, FORGETTING, numbers)} "
-    text += f"0.1 minus the second largest loss over positions: {told(effects)}."
+    text += f"Error rate 0.1 minus the second largest loss over positions: {told(effects)}."
     text += f" With two layers the loss stays below 0.1 from this position on: {later}." if later else ""
     text += f" With all depths, {depth}."
     drifts = fits.drifts_of(

@@ -332,7 +332,7 @@ def no_overfitting(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measu
         else lab.Gate("regime", False, f"{seen} is not recorded")
     )
     gates = (known, *_learned(tables, REMEMBERING, short, lab.parameter(numbers, "learned")))
-    text = f"Loss on fresh samples minus training loss, as a fraction of the excess: {told(effects)}. "
+    text = f"Loss on fresh samples minus training loss, as a fraction of the excess loss: {told(effects)}. "
     text += _training_losses(tables["losses"], short)
     return lab.Measurement(effects, text, gates=gates, required=titles(REMEMBERING))
 

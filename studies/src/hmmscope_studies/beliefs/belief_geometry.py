@@ -311,7 +311,7 @@ def beliefs_are_linear(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.M
     effects = _gains(tables, wanted)
     return lab.Measurement(
         effects,
-        f"Fraction of the variance unexplained before training that training explains: {_said(effects)}.",
+        f"Training explains these fractions of the variance that is unexplained before it: {_said(effects)}.",
         (lab.Gate.flat(tables, lab.parameter(numbers, "settled"), label=wanted),),
         wanted,
     )
@@ -323,7 +323,7 @@ def beliefs_beyond_hmms(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.
     effects = _gains(tables, wanted)
     return lab.Measurement(
         effects,
-        f"Fraction of the variance unexplained before training that training explains: {_said(effects)}.",
+        f"Training explains these fractions of the variance that is unexplained before it: {_said(effects)}.",
         (lab.Gate.flat(tables, lab.parameter(numbers, "settled"), label=wanted),),
         wanted,
     )

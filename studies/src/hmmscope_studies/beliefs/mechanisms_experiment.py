@@ -268,5 +268,6 @@ def by_which_way(tables: lab.Tables) -> lab.Measurement:
     each = {name: lab.Effect.pooled([found[name] for found in by_seed.values()]) for name in senders}
     effect = lab.Effect.pooled(list(rows.per_seed(more).values()), "loss without the MLP minus that without the head")
     return lab.Measurement(
-        effect, f"Rise of the loss in nats if the second layer's attention no longer receives: {_said(each)}."
+        effect,
+        f"Rise of the loss in nats if the second layer's attention no longer receives a component's output: {_said(each)}.",
     )

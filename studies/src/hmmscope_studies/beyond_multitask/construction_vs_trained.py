@@ -295,7 +295,8 @@ def nearer_first(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measure
     found = list(rows.per_seed(later).values())
     backs = [f"previous-{k}" for k in range(1, MAX_DISTANCE + 1)]
     text = (
-        f"Mean onset by layer in the trained network: {_said(rows, 'trained', backs, numbers)}. In the construction: "
+        "The onset is the layer where the gain over the untrained network reaches half its maximum. Mean onset in the "
+        f"trained network: {_said(rows, 'trained', backs, numbers)}. In the construction: "
         f"{_said(rows, 'constructed', backs, numbers)}."
     )
     effect = None if all(one is None for one in found) else lab.Effect.pooled(found, "layers")
@@ -316,7 +317,8 @@ def task_after_window(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Me
     added = rows.where(network="trained", target="component").beyond_twins("accuracy")
     highest += f" ({added})" if added else ""
     text = (
-        f"The best accuracy for the identity of the HMM is {highest}. Mean onset by layer in the trained network: "
+        f"The best accuracy for the identity of the HMM is {highest}. The onset is the layer where the gain over the "
+        "untrained network reaches half its maximum. Mean onset in the trained network: "
         f"{_said(rows, 'trained', ['previous-1', 'component'], numbers)}."
     )
     effect = None if all(one is None for one in found) else lab.Effect.pooled(found, "layers")
