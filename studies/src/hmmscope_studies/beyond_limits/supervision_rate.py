@@ -233,5 +233,6 @@ def dose_threshold(tables: lab.Tables, numbers: lab.Numbers = None) -> lab.Measu
     )
     failing = [actions for actions in deep if actions in flat and deep[actions].value < 1 <= flat[actions].value / 2]
     text = f"Mean 0.1-fit length of the best Transformer and of the RNN by labels per action: {said or 'none'}. "
-    text += f"Label rates at which no depth fits a position and the RNN fits two: {', '.join(f'1 in {a}' for a in failing) or 'none'}."
+    rates = ", ".join(f"1 in {a}" for a in failing) or "none"
+    text += f"Label rates at which no depth fits a position and the RNN fits two: {rates}."
     return lab.Measurement(effects, text)
