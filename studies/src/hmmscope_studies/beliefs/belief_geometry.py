@@ -350,7 +350,7 @@ def factors_apart(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measur
 
     effects = _by_process(tables, removed, "of the variance that the factors do not explain")
     held = _by_process(tables, lambda of: of(1, "dimension"), "dimensions")
-    text = f"Effective dimensions of the last layer (sum 4, product 8): {_said(held)}."
+    text = f"Effective dimensions of the last layer (4 if factors are encoded separately, 8 if jointly): {_said(held)}."
     return lab.Measurement(
         effects, text, (lab.Gate.flat(tables, lab.parameter(numbers, "settled"), label=FACTORS[:2]),), FACTORS[:2]
     )
@@ -362,7 +362,7 @@ def factors_orthogonal(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.M
     held = _by_process(tables, lambda of: of(1, "overlap"), "")
     return lab.Measurement(
         effects,
-        f"Mean squared cosine in the trained network: {_said(held)}.",
+        f"Mean squared cosine between the factors' subspaces in the trained network: {_said(held)}.",
         (lab.Gate.flat(tables, lab.parameter(numbers, "settled"), label=FACTORS[:2]),),
         FACTORS[:2],
     )
