@@ -95,7 +95,7 @@ def read_experiment(folder: Path) -> ExperimentFolder:
     about = store.read_json(about_path, managed=True)
     store.check_format(about, "experiment", about_path)
     if not isinstance(about.get("config"), dict):
-        raise DamagedError(f"{about_path}: must be a mapping with the key config, itself a mapping")
+        raise DamagedError(f"{about_path}: must be a mapping with the key 'config', itself a mapping")
     config = about.pop("config")
     for key in ("rules", "protocol", "begun"):
         about.pop(key, None)
@@ -106,7 +106,7 @@ def read_experiment(folder: Path) -> ExperimentFolder:
     notes = [] if seal else [Fact(name="seal", value=UNSEALED)]
     if whole is not None:
         if not isinstance(whole, list) or not isinstance(seeds, list):
-            raise DamagedError(f"{about_path}: whole_seeds and config.seeds: must be lists")
+            raise DamagedError(f"{about_path}: keys 'whole_seeds' and 'config.seeds' must be lists")
         notes = [Fact(name="unfinished", value=f"{len(whole)} of {len(seeds)} seeds so far; {CONTINUED}")]
     tables = packed.read_tables(folder)
     # kept results show today's words, as their figures do
@@ -188,16 +188,18 @@ def _read_live(path: Path) -> dict[str, Any] | None:
         raise DamagedError(f"{path}: must be a mapping with {', '.join(parts)}")
     process, model = data["process"], data["model"]
     if not isinstance(process, dict) or not isinstance(process.get("states"), list) or "mixture" not in process:
-        raise DamagedError(f"{path}: process: must be a mapping with the keys states and mixture")
+        raise DamagedError(f"{path}: key 'process' must be a mapping with the keys 'states' and 'mixture'")
     if not isinstance(model, dict) or "heads" not in model:
-        raise DamagedError(f"{path}: model: must be a mapping with the key heads")
+        raise DamagedError(f"{path}: key 'model' must be a mapping with the key 'heads'")
     if not isinstance(data.get("title"), str) or not data["title"]:
-        raise DamagedError(f"{path}: title: must be text")
+        raise DamagedError(f"{path}: key 'title' must be text")
     layers = data["readouts"] if isinstance(data["readouts"], list) else [None]
     for layer in layers:
         belief = layer.get("belief") if isinstance(layer, dict) else None
         if not isinstance(belief, dict) or not isinstance(belief.get("r2"), float | None):
-            raise DamagedError(f"{path}: readouts: must be a list of mappings with the key belief, which has an r2")
+            raise DamagedError(
+                f"{path}: key 'readouts' must be a list of mappings, each with a 'belief' that has an 'r2'"
+            )
     told = {"learned": data.get("learned", NOT_TOLD), "beyond": data.get("beyond", NOT_TOLD)}
     for name, said in told.items():
         numbers = [said.get("r2"), said.get("twins")] if isinstance(said, dict) else []
@@ -205,7 +207,7 @@ def _read_live(path: Path) -> dict[str, Any] | None:
         known = all(isinstance(x, float) or (x is None and said["verdict"] == "not told") for x in numbers)
         if not plain or (name == "beyond" and not known):
             raise DamagedError(
-                f"{path}: {name}: must be a mapping with a verdict, its text, and numbers unless it is undecided"
+                f"{path}: key '{name}' must be a mapping with a verdict, its text, and numbers unless it is undecided"
             )
     return data | told
 
