@@ -80,7 +80,8 @@ def _parts(folders: Sequence[Path]) -> list[str]:
             if kind != "present":
                 said = "an unknown version" if version is None else f"version {version}"
                 older.append(
-                    f"  {about['experiment']}, {about['scale']}: {count} of {said}, now {known.version}{added}"
+                    f"  {about['experiment']}, {about['scale']}: {count} parts were measured by {said} of the code (now "
+                    f"version {known.version}){added}"
                 )
     said = f"{sum(counts.values())} parts: {counts['present']} from the present version of the measurement code"
     rest = counts["earlier"] + counts["unknown"]

@@ -165,7 +165,9 @@ def _group(name: str, group: str, about: str, **fields: Any) -> BenchmarkTask:
 
 def _forgetting(speed: str, follow: float, **fields: Any) -> BenchmarkTask:
     process = {"name": "aliased-cycles", "num_states": 8, "num_symbols": 4, "follow": follow, "show": 0.9}
-    about = f"A noisy cycle of 8 states and 4 symbols, followed with probability {follow}; it forgets {speed}ly."
+    about = (
+        f"A noisy cycle of 8 states and 4 symbols; a step follows it with probability {follow}: forgetting is {speed}."
+    )
     return BenchmarkTask(
         name=f"forget-{speed}",
         kind="forgetting",
