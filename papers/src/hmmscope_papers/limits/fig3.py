@@ -353,7 +353,6 @@ def _few_layers_learned(tables: lab.Tables, numbers: lab.Numbers = None) -> tupl
 
 @lab.claim("limits-hard-no-depth")
 def hard_no_depth(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measurement:
-    """Measure the longest fit on Cyclic-HARD; a gate requires about as rare queries as in the paper (1 in 120)."""
     rows = tables["positions"].where(task=HARD)
     best = over_seeds(
         rows.where(predictor="model", layers=fits.deep(tables)),

@@ -3,8 +3,8 @@
 Simulated experiments have the stored number of seeds; their spread over seeds is drawn from its posterior (scaled
 inverse chi-squared). Each verdict has a requirement:
 
-    denied      the rule denies the paper's effect in at most 5 % of simulations
-    confirmed   the rule confirms no effect in at most 5 % of them
+    denied      if the paper's effect is true, the rule denies it in at most 5 % of simulations
+    confirmed   if there is no effect, the rule confirms one in at most 5 % of simulations
 
 If the paper prints no effect, twice the smallest effect that matters is simulated. An effect confirmed at power below
 one half is likely overstated (Gelman and Carlin 2014) and counts as reproduced in sign only.
