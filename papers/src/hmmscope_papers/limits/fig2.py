@@ -125,10 +125,9 @@ def _shown(tables: lab.Tables) -> lab.Figure:
         title="Evaluation loss at one position against training",
         caption=(
             "Curves show the distance of a model's answer from the exact one, at the position that the panel names, "
-            "against the number of training sequences. All models of a task see equally many sequences. At scales "
-            "smoke and paper Transformers have "
-            "the doubling curriculum: a position is first trained when its stage begins. Cyclic-HARD includes only "
-            "positions with a label of the state. Bands are 95 % intervals over seeds."
+            "against the number of training sequences. All models of a task see equally many sequences. At scales smoke "
+            "and paper Transformers have the doubling curriculum: a position is first trained when its stage begins. "
+            "Cyclic-HARD includes only positions with a label of the state. Bands are 95 % intervals over seeds."
         ),
         panels=tuple(panels),
     )

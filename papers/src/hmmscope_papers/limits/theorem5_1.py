@@ -44,10 +44,9 @@ class Theorem51(lab.Experiment):
     title = "A ReLU RNN of width n·m follows a deterministic HMM exactly"
     in_paper = "[Limits] Theorem 5.1", "approximating the belief state sequence of length T with no error."
     summary = (
-        "Theorem 5.1 of [Limits] gives the weights of a one-layer ReLU RNN whose hidden state (width n·m for n states "
-        "and m symbols) contains the belief state of a deterministic HMM, or a product of orthogonal matrices, "
-        "without error. The weights are built into "
-        "torch.nn.RNN and run; the exact answer comes from the filter."
+        "Theorem 5.1 of [Limits] gives the weights of a one-layer ReLU RNN whose hidden state (width n·m for n states and "
+        "m symbols) contains the belief state of a deterministic HMM, or a product of orthogonal matrices, without error. "
+        "The weights are built into torch.nn.RNN and run; the exact answer comes from the filter."
     )
     intervals = INTERVALS
     groups = {"errors": ("errors",), "scale": ("scale", "start"), "weights": ("weights",)}
@@ -209,10 +208,9 @@ def _scale_figure(rows: lab.Rows) -> lab.Figure:
         name="error-by-scale",
         title="Smallest α that works",
         caption=(
-            "Left: error against the constant α of the construction, in float64 (median, with the range over "
-            f"instances). Right: fraction of instances with an error above {FAILURE:g}. The theorem uses α = 4 ‖b_0‖, but "
-            "α = 2 ‖b_0‖ is enough: from there on the error on cycles is exactly zero, and for smaller α it grows without "
-            "bound."
+            "Left: error against the constant α of the construction, in float64 (median, with the range over instances). "
+            f"Right: fraction of instances with an error above {FAILURE:g}. The theorem uses α = 4 ‖b_0‖, but α = 2 ‖b_0‖ "
+            "is enough: from there on the error on cycles is exactly zero, and for smaller α it grows without bound."
         ),
         panels=(
             lab.lines(

@@ -205,11 +205,10 @@ def _error_figure(rows: lab.Rows) -> lab.Figure:
         name="error-by-length",
         title="The error grows in proportion to the length",
         caption=(
-            "Curves show the largest error over positions and coordinates of the network with ceil(log2 T) layers "
-            "(median, with the range over instances). Unless the legend gives λ, it is 2^(p/3), the best one for a "
-            "number type of p significand bits. The ReLU network on cycles has no error, so this axis cannot show it. "
-            "Right: constants of Eq. (E.18) "
-            "in float64, with the bound of the theorem."
+            "Curves show the largest error over positions and coordinates of the network with ceil(log2 T) layers (median, "
+            "with the range over instances). Unless the legend gives λ, it is 2^(p/3), the best one for a number type of p "
+            "significand bits. The ReLU network on cycles has no error, so this axis cannot show it. Right: constants of "
+            "Eq. (E.18) in float64, with the bound of the theorem."
         ),
         panels=(
             panel("float64", gadgets + truncated, "float64"),

@@ -41,12 +41,11 @@ class MultiTaskFig1(PoolFigure):
         "accuracy improves as the number of input-output examples increases",
     )
     summary = (
-        "RoFormers trained on prompts from pools of hidden Markov models predict fresh prompts of three kinds: "
-        "from HMMs of the pool, from held-out pairs of a cycle and an emission of the pool, and from unseen HMMs. "
-        "The pools differ in size, but the number of training tokens is equal, so each HMM is shown from a few times to "
-        "thousands of times. The model is compared with n-gram baselines in the prompt, the network that Theorem "
-        "1 constructs, the Bayes mixture over the pool (retrieval), the mixture over all pairs of its parts, and "
-        "the filter that knows the HMM."
+        "RoFormers trained on prompts from pools of hidden Markov models predict fresh prompts of three kinds: from HMMs "
+        "of the pool, from held-out pairs of a cycle and an emission of the pool, and from unseen HMMs. The pools differ "
+        "in size, but the number of training tokens is equal, so each HMM is shown from a few times to thousands of times. "
+        "The model is compared with n-gram baselines in the prompt, the network that Theorem 1 constructs, the Bayes "
+        "mixture over the pool (retrieval), the mixture over all pairs of its parts, and the filter that knows the HMM."
     )
     groups = {"predictions": ("demonstrations", "positions", "effects"), "setting": ("setting",)}
     of_all = ("accuracy",)

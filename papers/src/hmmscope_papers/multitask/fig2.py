@@ -138,11 +138,10 @@ _NETWORKS: dict[str, tuple[str, lab.Role]] = {
 }
 _METRICS = {"cv": "variation", "cv_centred": "centred variation", "attention_change": "total variation"}
 _EXPLAINED = (
-    "The query is the last token of the test sequence; the keys are the observations of the demonstrations, and logits "
-    "of the same key are compared. In A whole demonstrations are permuted. In C position ids are permuted in "
-    "the measured layer alone. In B position ids are permuted in all layers, so that upper layers read "
-    "corrupted inputs. For the network of Theorem 1 the keys "
-    "are its regression samples; the last layer of that network attends to its own position."
+    "The query is the last token of the test sequence; the keys are the observations of the demonstrations, and logits of "
+    "the same key are compared. In A whole demonstrations are permuted. In C position ids are permuted in the measured "
+    "layer alone. In B position ids are permuted in all layers, so that upper layers read corrupted inputs. For the "
+    "network of Theorem 1 the keys are its regression samples; the last layer of that network attends to its own position."
 )
 
 

@@ -210,10 +210,9 @@ def nearer_clearer(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measu
     tables = in_regime(tables, numbers)
     falls = {network: _slope(tables, network, "best accuracy", -1.0) for network in ("trained", "untrained")}
     text = (
-        "At the best layer the accuracy for the tokens 1 to 4 back is "
-        f"{_listed(tables, 'trained', 'best accuracy')}, before training "
-        f"{_listed(tables, 'untrained', 'best accuracy')}. It falls by {falls['trained'].effect()} per step back, "
-        f"before training by {falls['untrained'].effect()}."
+        f"At the best layer the accuracy for the tokens 1 to 4 back is {_listed(tables, 'trained', 'best accuracy')}, "
+        f"before training {_listed(tables, 'untrained', 'best accuracy')}. It falls by {falls['trained'].effect()} per "
+        f"step back, before training by {falls['untrained'].effect()}."
     )
     effect = (falls["trained"] - falls["untrained"]).effect("accuracy lost per step back")
     return lab.Measurement(effect, text, gates=(*gates(tables, numbers), *_raised(tables, EARLIER[:2], numbers)))
@@ -263,10 +262,9 @@ def construction_gathers(tables: lab.Tables) -> lab.Measurement:
     onsets = ", ".join(f"{_of(tables, 'constructed', 'onset', k).value:.2g}" for k in DISTANCES)
     falls = largest((_of(tables, "constructed", "fall", k) for k in DISTANCES), lambda found: found.value)
     text = (
-        f"In the construction the token k back is available from layer {onsets} on (k = 0 to 4; means over seeds); "
-        f"the theory states {', '.join(str(gathering_layer(k)) for k in DISTANCES)}. From the peak to the last "
-        f"layer the accuracies fall by at most {falls.short()}, so the construction explains the rise and its order, "
-        "but no fall."
+        f"In the construction the token k back is available from layer {onsets} on (k = 0 to 4; means over seeds); the "
+        f"theory states {', '.join(str(gathering_layer(k)) for k in DISTANCES)}. From the peak to the last layer the "
+        f"accuracies fall by at most {falls.short()}, so the construction explains the rise and its order, but no fall."
     )
     right = [row["value"] == gathering_layer(row["distance"]) for row in rows]
     return lab.Measurement(lab.Effect.share(right, "fraction of distances and seeds") if right else None, text)
@@ -280,9 +278,8 @@ def without_training(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Mea
         for network in ("trained", "untrained")
     }
     text = (
-        "At the best layer the accuracy for the tokens 1 to 4 back is "
-        f"{_listed(tables, 'untrained', 'best accuracy')} before training and "
-        f"{_listed(tables, 'trained', 'best accuracy')} after it."
+        f"At the best layer the accuracy for the tokens 1 to 4 back is {_listed(tables, 'untrained', 'best accuracy')} "
+        f"before training and {_listed(tables, 'trained', 'best accuracy')} after it."
     )
     return lab.Measurement(
         best["trained"].less(best["untrained"], unit="accuracy at the best layer minus that of the untrained network"),

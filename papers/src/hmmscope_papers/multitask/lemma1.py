@@ -39,10 +39,9 @@ class Lemma1(lab.Experiment):
         "a fixed-length memory model is sufficient to approximate the full-memory transition probabilities",
     )
     summary = (
-        "Lemma 1 of [MultiTask]: the prediction from the last L observations approaches the exact one at a "
-        "geometric rate in L, controlled by the observability coefficient gamma. The distance is computed by "
-        "summing over all histories, for processes of chosen gamma; as gamma goes to zero, it is measured on long "
-        "sampled histories."
+        "Lemma 1 of [MultiTask]: the prediction from the last L observations approaches the exact one at a geometric rate "
+        "in L, controlled by the observability coefficient gamma. The distance is computed by summing over all histories, "
+        "for processes of chosen gamma; as gamma goes to zero, it is measured on long sampled histories."
     )
     intervals = "Intervals are 95 % intervals over processes, or over independent sets of sampled histories."
     groups = {

@@ -176,11 +176,10 @@ def _layer_figure(rows: lab.Rows) -> lab.Figure:
         name="layers",
         title="What each layer represents",
         caption=(
-            "Curves show the accuracy of linear probes on prompts that neither the model nor the probe was trained "
-            "on. Some probes predict the observation k steps back, at positions 4 and later of the test sequence; "
-            "another one identifies the HMM among 16 of the pool, at the last observation. Layer 0 is the embedding. "
-            "Untrained controls (mean of three) show "
-            "what a probe decodes without learning."
+            "Curves show the accuracy of linear probes on prompts that neither the model nor the probe was trained on. "
+            "Some probes predict the observation k steps back, at positions 4 and later of the test sequence; another one "
+            "identifies the HMM among 16 of the pool, at the last observation. Layer 0 is the embedding. Untrained "
+            "controls (mean of three) show what a probe decodes without learning."
         ),
         panels=tuple(panels),
     )
@@ -254,10 +253,9 @@ def _better(tables: lab.Tables, than: str) -> lab.Measurement:
     sides = _side(nats), _side(right)
     says = {(1, 1): "Yes", (1, 0): "In nats alone", (0, 1): "In accuracy alone", (0, 0): "No difference is seen"}
     text = (
-        f"{says.get(sides, 'No')}: loss {losses['model']:.2f} nats, "
-        f"{'n-gram baseline' if than == 'counting' else than} {losses[beside]:.2f}; accuracy "
-        f"{accuracies['model']:.2f}, {'n-gram baseline' if than == 'counting' else than} {accuracies[beside]:.2f}, "
-        f"{right} higher."
+        f"{says.get(sides, 'No')}: loss {losses['model']:.2f} nats, {'n-gram baseline' if than == 'counting' else than} "
+        f"{losses[beside]:.2f}; accuracy {accuracies['model']:.2f}, {'n-gram baseline' if than == 'counting' else than} "
+        f"{accuracies[beside]:.2f}, {right} higher."
     )
     return lab.Measurement(nats, text)
 

@@ -383,12 +383,11 @@ def content(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measurement:
     )
     least = min(row["content"] for row in upper if not row["layer"])
     text = (
-        f"In {len(upper.values('instance'))} prompts, each of its own process, the logits of the gathering layers "
-        f"vary by {early.short()} of their size when demonstrations are permuted. The logits of the layers above and "
-        f"the prediction then vary by at most {max(row['value'] for row in upper):.1e}. With other demonstrations at "
-        f"the same positions, the logits of the layers above vary by {said.short()} of their size, and the prediction "
-        f"by at least {least:.2g}. The logits of the gathering layers then vary by at most "
-        f"{max(row['content'] for row in lower):.1e}."
+        f"In {len(upper.values('instance'))} prompts, each of its own process, the logits of the gathering layers vary by "
+        f"{early.short()} of their size when demonstrations are permuted. The logits of the layers above and the "
+        f"prediction then vary by at most {max(row['value'] for row in upper):.1e}. With other demonstrations at the same "
+        f"positions, the logits of the layers above vary by {said.short()} of their size, and the prediction by at least "
+        f"{least:.2g}. The logits of the gathering layers then vary by at most {max(row['content'] for row in lower):.1e}."
     )
     held = always(
         upper,

@@ -255,12 +255,11 @@ def _memory(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measurement:
     limits, few = ([float(np.median([row[c] for row in part])) for part in ends] for c in ("limit", "network_total"))
     within = sum(row["memory"] <= row["certificate"] for row in rows)
     text = (
-        "The memory error stays within a factor of "
-        f"{math.exp(max(row['residual'] for row in rates)):.2f} of an exponential, and below its computed upper bound in "
-        f"{within} of {len(rows)} cases. With infinitely many samples and steps the error, which includes that "
-        f"of linearity, falls from {limits[0]:.4f} to {limits[1]:.4f} as L grows from {ends[0][0]['memory_length']} "
-        f"to {ends[1][0]['memory_length']}; with {rows[0]['network_samples']} samples the error changes from "
-        f"{few[0]:.3f} to {few[1]:.3f}."
+        f"The memory error stays within a factor of {math.exp(max(row['residual'] for row in rates)):.2f} of an "
+        f"exponential, and below its computed upper bound in {within} of {len(rows)} cases. With infinitely many samples "
+        f"and steps the error, which includes that of linearity, falls from {limits[0]:.4f} to {limits[1]:.4f} as L grows "
+        f"from {ends[0][0]['memory_length']} to {ends[1][0]['memory_length']}; with {rows[0]['network_samples']} samples "
+        f"the error changes from {few[0]:.3f} to {few[1]:.3f}."
     )
     return lab.Measurement(
         lab.Effect.pooled([row["rate"] for row in rates], "nats per symbol of memory"),

@@ -37,11 +37,10 @@ class Architectures(lab.Experiment):
     title = "State tracking by recurrent networks, attention and linear recurrences"
     summary = (
         "Several architectures train on the same tasks: recurrent networks of one layer, and Transformers of several "
-        "depths with rotary positions, with linear attention, or with a gated delta rule whose eigenvalues are "
-        "positive or may be negative. The option --plan.architectures adds state space models (which need the extra "
-        "`models`). Up to scale medium "
-        "all of them see equally many sequences. They are evaluated up to the training length and beyond it; on parity they "
-        "are compared with constructed weights."
+        "depths with rotary positions, with linear attention, or with a gated delta rule whose eigenvalues are positive or "
+        "may be negative. The option --plan.architectures adds state space models (which need the extra `models`). Up to "
+        "scale medium all of them see equally many sequences. They are evaluated up to the training length and beyond it; "
+        "on parity they are compared with constructed weights."
     )
     num_seeds = lab.Experiment.NUM_SEEDS
     run_columns = ("task", "architecture", "layers")

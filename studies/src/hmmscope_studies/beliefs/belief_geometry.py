@@ -41,10 +41,9 @@ class BeliefGeometry(lab.Experiment):
     title = "Geometry of beliefs in the residual stream"
     summary = (
         "RoFormers are trained to predict the next observation of processes whose beliefs have a known geometry. The "
-        "beliefs of Mess3 form a fractal. Those of RRXOR have four dimensions, and its prediction does not determine "
-        "them. A quantum process has a disc and a post-quantum process a curve, which no HMM with finitely many "
-        "states has. Pairs of Mess3 are independent, coupled through observations, or coupled through hidden states. "
-        "Affine maps read "
+        "beliefs of Mess3 form a fractal. Those of RRXOR have four dimensions, and its prediction does not determine them. "
+        "A quantum process has a disc and a post-quantum process a curve, which no HMM with finitely many states has. "
+        "Pairs of Mess3 are independent, coupled through observations, or coupled through hidden states. Affine maps read "
         "the exact belief from every layer at every stored step. For pairs, the experiment measures whether the stream "
         "encodes the joint belief of eight dimensions or the beliefs of the two factors, of two dimensions each, and "
         "whether their subspaces are orthogonal. The control is the same network before training."

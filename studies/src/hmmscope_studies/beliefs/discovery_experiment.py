@@ -22,11 +22,10 @@ class Discovery(Experiment):
 
     title = "Discovery of states and coordinates without labels"
     summary = (
-        "Probes need the exact belief as labels. This experiment uses no labels. States are estimated from the "
-        "predictions of trained RoFormers alone, by the rank of their Hankel matrix and by merging prefixes with "
-        "equal predictions of the future. Coordinates are extracted from the last layer, by principal components, by "
-        "the extreme points of a simplex, and by a sparse dictionary. The results are then compared with the exact "
-        "answer."
+        "Probes need the exact belief as labels. This experiment uses no labels. States are estimated from the predictions "
+        "of trained RoFormers alone, by the rank of their Hankel matrix and by merging prefixes with equal predictions of "
+        "the future. Coordinates are extracted from the last layer, by principal components, by the extreme points of a "
+        "simplex, and by a sparse dictionary. The results are then compared with the exact answer."
     )
     num_seeds = {"smoke": 2, "small": 5, "gpu": 5, "paper": 5}
     run_columns = ("process",)

@@ -132,7 +132,8 @@ def score(task: BenchmarkTask, samples: ScoredSamples, stored: dict[str, Tensor]
     ``fit_length``: position up to which the evaluation loss of [Limits] is below `ERROR_RATE`, in training lengths;
     ``long_excess``, ``long_fit_length``: the same beyond the training length, on samples of `TIMES` the length, or
     None;
-    ``belief_share``: fraction of the exact belief explained beyond untrained controls, or None.
+    ``belief_share``: fraction of the belief's variance, left unexplained by untrained controls, that the model
+    explains, or None.
 
     The excess of baselines and controls on the same samples is stored as ``constant`` (the best constant distribution),
     ``counting`` (the best n-gram baseline, None without symbols), ``untrained`` (an untrained control) and ``shuffled``

@@ -411,11 +411,10 @@ def _figure(rows: lab.Rows, numbers: lab.Numbers = None) -> lab.Figure:
         name="fit-length-law",
         title="Fit length of annealed trainings, extrapolated to the paper's budget",
         caption=(
-            "Points show the interpolated position at which the loss crosses "
-            f"{lab.parameter(numbers, 'rate'):g}, for annealed "
-            "copies of one training. Bands at points are 95 % intervals over instances. Bands beyond the points are "
-            "predictions of the mean over instances, up to the 5·10⁸ sequences of the paper: the union of a linear law and "
-            "a law that saturates, both fitted to all points. Curves are cut at the sequence length."
+            f"Points show the interpolated position at which the loss crosses {lab.parameter(numbers, 'rate'):g}, for "
+            "annealed copies of one training. Bands at points are 95 % intervals over instances. Bands beyond the points "
+            "are predictions of the mean over instances, up to the 5·10⁸ sequences of the paper: the union of a linear law "
+            "and a law that saturates, both fitted to all points. Curves are cut at the sequence length."
         ),
         panels=(lab.lines(f"Cyclic-DET, sequences of {longest}, width 64", *series, **shown),),
     )

@@ -26,9 +26,8 @@ class ContextLength(lab.Experiment):
     title = "How many observations a Transformer needs"
     summary = (
         "By Lemma 1 of [MultiTask], the error from keeping only the last k observations falls exponentially in k. A "
-        "decoder is trained for each k on windows of one stationary HMM, to predict the next observation. Its "
-        "distance from the filter of the whole past is compared with the exact error of a memory of the same k "
-        "observations."
+        "decoder is trained for each k on windows of one stationary HMM, to predict the next observation. Its distance "
+        "from the filter of the whole past is compared with the exact error of a memory of the same k observations."
     )
     num_seeds = lab.Experiment.NUM_SEEDS
     groups = {"memory": ("errors", "rates")}
@@ -106,10 +105,9 @@ def memory_decay(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measure
         return lab.Measurement(None, "Fewer than three memory lengths have an error above rounding.")
     gamma = rates[0]["observability"]
     text = (
-        f"The memory error falls by a factor of {math.exp(-decay.value):.2f} per additional observation, and "
-        f"ln(error) is closer to a linear function of k than to one of ln(k) by {better.short()} nats. Over the "
-        f"first four observations the decay rate is {rates.effect('rate')}, that of the hidden chain alone "
-        f"{rates.effect('mixing')}; the lemma guarantees c gamma^4 with an unknown c, and gamma^4 is "
-        f"{gamma**4:.3f} here (gamma = {gamma:g})."
+        f"The memory error falls by a factor of {math.exp(-decay.value):.2f} per additional observation, and ln(error) is "
+        f"closer to a linear function of k than to one of ln(k) by {better.short()} nats. Over the first four observations "
+        f"the decay rate is {rates.effect('rate')}, that of the hidden chain alone {rates.effect('mixing')}; the lemma "
+        f"guarantees c gamma^4 with an unknown c, and gamma^4 is {gamma**4:.3f} here (gamma = {gamma:g})."
     )
     return lab.Measurement({"decay": decay, "exponential or power law": better}, text)

@@ -28,11 +28,10 @@ class ErrorDecomposition(lab.Experiment):
 
     title = "Four sources of error of in-context least squares"
     summary = (
-        "The prediction of [MultiTask] Theorem 1 is linear in the last L observations, fitted to n demonstrations "
-        "by T steps of gradient descent. Its squared distance from the exact answer is the sum of the errors from "
-        "a short memory, from the linear form of the prediction, and from n samples and T steps. Each part is "
-        "computed by enumeration, its rate is measured, and a bound with explicit constants is tested on random "
-        "processes."
+        "The prediction of [MultiTask] Theorem 1 is linear in the last L observations, fitted to n demonstrations by T "
+        "steps of gradient descent. Its squared distance from the exact answer is the sum of the errors from a short "
+        "memory, from the linear form of the prediction, and from n samples and T steps. Each part is computed by "
+        "enumeration, its rate is measured, and a bound with explicit constants is tested on random processes."
     )
     intervals = (
         "Intervals are 95 % intervals over processes; bands are 95 % bootstrap intervals over sets of demonstrations."
@@ -153,10 +152,9 @@ def _scaling_figure(rows: lab.Rows) -> lab.Figure:
         title="The error from the sample falls as 1/n",
         caption=(
             "Curves show the mean squared distance of the least-squares prediction from the best linear prediction with a "
-            "memory of 2 observations, for the reference process and random processes. The line “predicted” is σ² "
-            "rank / n of the reference process, without a fit: σ² is the residual variance of the best linear "
-            "prediction, and rank that of E[x xᵀ] over windows x. Bands are 95 % intervals over sets of "
-            "demonstrations."
+            "memory of 2 observations, for the reference process and random processes. The line “predicted” is σ² rank / n "
+            "of the reference process, without a fit: σ² is the residual variance of the best linear prediction, and rank "
+            "that of E[x xᵀ] over windows x. Bands are 95 % intervals over sets of demonstrations."
         ),
         panels=(
             lab.lines(

@@ -52,11 +52,10 @@ class MultiTaskGeometry(lab.Experiment):
 
     title = "Belief states in the residual stream"
     summary = (
-        "A model that predicts the next observation needs only a prediction, not a belief state. RoFormers are "
-        "trained on Mess3, on a mixture of Mess3 processes with different parameters, and on random-random-XOR. "
-        "Ridge regressions read the exact belief state (filtered posterior) from every layer, on held-out "
-        "samples. They are compared with the untrained model, shuffled beliefs, and an affine function of the "
-        "exact prediction."
+        "A model that predicts the next observation needs only a prediction, not a belief state. RoFormers are trained on "
+        "Mess3, on a mixture of Mess3 processes with different parameters, and on random-random-XOR. Ridge regressions "
+        "read the exact belief state (filtered posterior) from every layer, on held-out samples. They are compared with "
+        "the untrained model, shuffled beliefs, and an affine function of the exact prediction."
     )
     num_seeds = lab.Experiment.NUM_SEEDS
     groups = {"geometry": ("geometry", "effects", "points")}
@@ -189,14 +188,13 @@ def _layer_figure(tables: lab.Tables) -> lab.Figure:
         name="layers",
         title="Belief decoded by an affine map from each layer",
         caption=(
-            "Curves show the held-out R² of ridge regressions from the residual stream to the exact belief state "
-            "after every observation; layer 0 is the embedding. The observer's curve is an upper bound: in "
-            "the mixture, an observer who does not know the component does not know the belief in the true "
-            "component. The baseline is an affine function of the exact distribution of the next observation. In "
-            "Mess3 this distribution and the belief are affine functions of each other, so that they cannot be "
-            "distinguished; in RRXOR they are not, and the R² for the distribution itself is shown too. "
-            "The control is the untrained model; a map fitted to shuffled beliefs is in the table. Bands are 95 % "
-            "intervals over seeds."
+            "Curves show the held-out R² of ridge regressions from the residual stream to the exact belief state after "
+            "every observation; layer 0 is the embedding. The observer's curve is an upper bound: in the mixture, an "
+            "observer who does not know the component does not know the belief in the true component. The baseline is an "
+            "affine function of the exact distribution of the next observation. In Mess3 this distribution and the belief "
+            "are affine functions of each other, so that they cannot be distinguished; in RRXOR they are not, and the R² "
+            "for the distribution itself is shown too. The control is the untrained model; a map fitted to shuffled "
+            "beliefs is in the table. Bands are 95 % intervals over seeds."
         ),
         panels=tuple(panel(process, target, title) for (process, target), title in _PANELS.items()),
     )

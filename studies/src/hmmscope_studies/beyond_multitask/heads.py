@@ -68,9 +68,8 @@ def more_heads(tables: Tables) -> Measurement:
     unit = f"nats of excess with {fewest} heads minus those with {most}"
     effect = excess_less(deep, {"heads": fewest}, {"heads": most}, unit)
     text = (
-        f"Excess over the optimum in nats, by number of heads: {listed(counts)}; the construction has "
-        f"{2 * symbols} heads for {symbols} symbols. "
-        f"{better(effect, f'The model with {most}', f'that with {fewest}')}"
+        f"Excess over the optimum in nats, by number of heads: {listed(counts)}; the construction has {2 * symbols} heads "
+        f"for {symbols} symbols. {better(effect, f'The model with {most}', f'that with {fewest}')}"
     )
     return Measurement(
         effect, text, gates=(Gate.equal_tokens(tables), Gate.flat(tables), depth_matters(tables, "heads"))

@@ -39,10 +39,9 @@ class OwnProcess(MultiTaskFig1):
     title = "The paper's process at full size, with a smaller model"
     in_paper = None
     summary = (
-        "The data of [MultiTask] are 8192 hidden Markov models of 128 states and 16 symbols, and 131,072 prompts, "
-        "each read once. A model of 6 layers and width 128, which two cores can train, replaces the paper's model "
-        "(16 layers, width 1024). It is compared with the exact Bayes mixture over the pool and with n-gram "
-        "baselines."
+        "The data of [MultiTask] are 8192 hidden Markov models of 128 states and 16 symbols, and 131,072 prompts, each "
+        "read once. A model of 6 layers and width 128, which two cores can train, replaces the paper's model (16 layers, "
+        "width 1024). It is compared with the exact Bayes mixture over the pool and with n-gram baselines."
     )
     num_seeds = {"smoke": 2, "medium": 3}
     sizes = {

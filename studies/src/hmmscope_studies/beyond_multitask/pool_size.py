@@ -46,11 +46,10 @@ class PoolSize(lab.Experiment):
 
     title = "N-grams, retrieval or inference, by pool size and training"
     summary = (
-        "The same decoder is trained on equally many prompts from pools of growing size, so that each HMM is "
-        "shown from thousands of times to about as rarely as in the paper (16 times). Its predictions on prompts "
-        "of the pool, of held-out pairs of its parts and of HMMs with new parts are compared with the nearest "
-        "mixture of n-grams, retrieval, and inference over all pairs. Models with stored checkpoints are also "
-        "measured over training."
+        "The same decoder is trained on equally many prompts from pools of growing size, so that each HMM is shown from "
+        "thousands of times to about as rarely as in the paper (16 times). Its predictions on prompts of the pool, of "
+        "held-out pairs of its parts and of HMMs with new parts are compared with the nearest mixture of n-grams, "
+        "retrieval, and inference over all pairs. Models with stored checkpoints are also measured over training."
     )
     num_seeds = lab.Experiment.NUM_SEEDS
     measure_per_run = True
@@ -269,9 +268,8 @@ def _by_demonstration(tables: lab.Tables) -> lab.Figure:
         name="by-demonstration",
         title="Strategies along a prompt, in the paper's regime",
         caption=(
-            "Curves show the weights in the nearest mixture of strategies for the pool with "
-            f"{_prompts_said(tables)} prompts per HMM, against the number of demonstrations before a sequence, and along "
-            "the test sequence."
+            f"Curves show the weights in the nearest mixture of strategies for the pool with {_prompts_said(tables)} "
+            "prompts per HMM, against the number of demonstrations before a sequence, and along the test sequence."
         ),
         panels=tuple(panels),
     )

@@ -32,11 +32,10 @@ def who_filters(tables: Tables) -> list[str]:
     filters, fails = (registry.lookup("claim", name).rule for name in (FILTERS, FAILS))
     lines = [
         "The table has the excess loss over the exact filter divided by that of the n-gram baseline, on the same samples "
-        "and by number of training samples, as means over seeds with separate 95 % intervals. "
-        f"*Filters*: below {filters.bound:g}; "
-        f"*fails*: above {fails.bound:g}; *neither*: between the two; *open*: the interval contains a bound, and the "
-        "number is how many seeds of this spread would decide. Slowly mixing and nearly certain HMMs were left out of "
-        "training.",
+        "and by number of training samples, as means over seeds with separate 95 % intervals. *Filters*: below "
+        f"{filters.bound:g}; *fails*: above {fails.bound:g}; *neither*: between the two; *open*: the interval contains a "
+        "bound, and the number is how many seeds of this spread would decide. Slowly mixing and nearly certain HMMs were "
+        "left out of training.",
         "",
         f"| | samples | seeds | {' | '.join(PLACES.values())} |",
         "|---" * (3 + len(PLACES)) + "|",

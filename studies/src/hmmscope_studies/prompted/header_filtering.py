@@ -33,15 +33,14 @@ class HeaderFiltering(lab.Experiment):
 
     title = "Filtering an HMM given in the prompt"
     summary = (
-        "Every sample has a new HMM, whose matrices are given in the prompt. Memorisation is impossible, and the optimum is "
-        "exact: the filter of the given HMM. Three papers of 2025 report that Transformers filter in this setting, and that "
-        "LSTMs fail; [Limits] finds RNNs better than Transformers on every HMM. This experiment compares all of them. "
-        "Networks with similar numbers of parameters are trained with annealed budgets that double, and compared "
-        "after equally many samples and after equal processor time. They are tested up to their training length, up "
-        "to four times that length, and on slowly mixing and nearly deterministic HMMs that training left out. It "
-        "also measures what the networks encode: the belief, the "
-        "header's matrices, and whether editing the header moves their answers to those of the filter of the edited "
-        "HMM."
+        "Every sample has a new HMM, whose matrices are given in the prompt. Memorisation is impossible, and the optimum "
+        "is exact: the filter of the given HMM. Three papers of 2025 report that Transformers filter in this setting, and "
+        "that LSTMs fail; [Limits] finds RNNs better than Transformers on every HMM. This experiment compares all of them. "
+        "Networks with similar numbers of parameters are trained with annealed budgets that double, and compared after "
+        "equally many samples and after equal processor time. They are tested up to their training length, up to four "
+        "times that length, and on slowly mixing and nearly deterministic HMMs that training left out. It also measures "
+        "what the networks encode: the belief, the header's matrices, and whether editing the header moves their answers "
+        "to those of the filter of the edited HMM."
     )
     num_seeds = lab.Experiment.NUM_SEEDS
     run_columns = ("size", "architecture", "steps")
@@ -333,8 +332,7 @@ def _edits_figure(rows: lab.Rows) -> lab.Figure:
         caption=(
             "Bars show 1 - D(new filter, model after the edit) / D(new filter, model before), where D is the KL divergence "
             "over the later half of the observations, which are unchanged. One means that the model filters with the new "
-            "HMM, and zero that it ignores the edit. Intervals are "
-            "95 % over seeds."
+            "HMM, and zero that it ignores the edit. Intervals are 95 % over seeds."
         ),
         panels=_each(rows, panel),
     )
