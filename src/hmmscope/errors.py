@@ -17,11 +17,11 @@ _PAGES = {"jinja2", "markupsafe", "matplotlib"}
 
 
 class HmmscopeError(Exception):
-    """Base of the errors that a user can act on; the message is one line.
+    """Base class of errors with a cause that the user can remove; the message is one line.
 
     Attributes:
         exit_code: Exit code of the command line.
-        speaks_for_all: Whether this process, one of several that train together, prints the error for all of them.
+        speaks_for_all: True if this process prints the error for all processes of a parallel training.
     """
 
     exit_code = 70
@@ -44,7 +44,7 @@ class RefusedError(HmmscopeError):
 
 
 class DamagedError(HmmscopeError):
-    """A file that is truncated, altered or unlike its manifest (exit code 4)."""
+    """A file that is truncated, altered or different from its manifest (exit code 4)."""
 
     exit_code = 4
 

@@ -32,7 +32,6 @@ def live_console() -> Any:
 
 
 def notebook_cell() -> Any:
-    """Return an output area below a notebook cell, or None."""
     ipython = sys.modules.get("IPython")
     if ipython is None or type(ipython.get_ipython()).__name__ != "ZMQInteractiveShell":
         return None
@@ -42,7 +41,7 @@ def notebook_cell() -> Any:
 
 
 class Progress:
-    """Context manager that shows rate, time left and loss of some work. Inner progress is a note on the outer line.
+    """Context manager that shows the rate, remaining time and loss of some work; a nested one adds a note to its line.
 
     Args:
         total: Number of steps; None if unknown.

@@ -131,7 +131,7 @@ def _register(kind: str, name: str, stored: str | None = None) -> Callable[[T], 
 
 
 def require_name(kind: str, name: object) -> None:
-    """Raise InputError for a name that may be a path or that the library already uses."""
+    """Raise InputError for a name that could be a path or that the library already uses."""
     if not (isinstance(name, str) and _NAME.fullmatch(name)):
         raise InputError(
             f"{kind} {shown(name)}: must consist of letters, digits, - and _, so that it cannot be taken for a file name"
@@ -239,7 +239,7 @@ def adapted(model: Any, layers: Any = None) -> Any:
 
 
 def adapter(name: str) -> Callable[[T], T]:
-    """Register a function (model, layers) that returns the model with hooks, or unchanged."""
+    """Register a function (model, layers) that returns the model with hook points, or unchanged if it has them."""
     return _register("adapter", name)
 
 
@@ -268,7 +268,6 @@ def claim(name: str) -> Callable[[T], T]:
 
 
 def in_order(kind: str) -> list[Any]:
-    """Return all registered objects of a kind, in order of module and source line."""
     entries(kind)
     return sorted(_found[kind].values(), key=lambda entry: str(getattr(entry, "measure", entry).__module__))
 
@@ -286,7 +285,6 @@ def entries(kind: str) -> Entries:
 
 
 def import_all(package: str) -> None:
-    """Import every module of a package, in sorted order."""
     found = importlib.import_module(package)
     for module in pkgutil.walk_packages(getattr(found, "__path__", ()), f"{package}."):
         importlib.import_module(module.name)

@@ -19,7 +19,7 @@ def html_table(title: str, facts: Mapping[str, Any]) -> str:
 
 
 class Shown:
-    """Base of records that print the shapes of their arrays, and appear as a table in notebooks."""
+    """Base class of records that print the shapes of their arrays, and appear as a table in notebooks."""
 
     def _facts(self) -> dict[str, str]:
         return {field.name: brief(getattr(self, field.name)) for field in fields(self) if field.repr}  # type: ignore[arg-type]
@@ -90,7 +90,7 @@ def columns_of(rows: Iterable[Mapping[str, Any]]) -> dict[str, list[Any]]:
 
 
 class Tabular:
-    """A result with a `table()` that pandas and polars can read, as in `polars.DataFrame(result.columns())`."""
+    """Base class of results with a `table()`, for pandas or polars, as in `polars.DataFrame(result.columns())`."""
 
     def table(self) -> "Sequence[Mapping[str, Any]]":
         raise NotImplementedError
@@ -132,7 +132,7 @@ class ResultTable(ResultRows):
         title: Title of the table.
         x, y: Columns on the two axes of the plot.
         by: Columns whose values distinguish the curves of the plot.
-        only: Columns whose rows are reduced to a single value in a plot.
+        only: Columns of which a plot shows only the rows with the most frequent value.
     """
 
     def __init__(

@@ -167,7 +167,7 @@ def _hints(cls: type) -> dict[str, Any]:
 
 
 def parse_value(kind: Any, value: Any, where: str) -> Any:
-    """Parse `value` as the annotated type `kind`; text is converted only to a number or bool."""
+    """Parse `value` as the annotated type `kind`; text is converted to a number or bool, if `kind` is one."""
     origin = typing.get_origin(kind)
     if origin in (typing.Union, types.UnionType):
         if value is None or (isinstance(value, str) and value == "none"):
@@ -241,7 +241,7 @@ def require(condition: bool, field: str, rule: str, value: object) -> None:
 
 
 def options_of(options: _T | None, cls: type[_T], given: Mapping[str, Any] | None = None) -> _T:
-    """Return `options`, or `cls()` with its defaults if `options` is None; refuse its fields as keywords in `given`."""
+    """Return `options` or, for None, `cls()`; raise InputError if the keywords `given` contain a field of `cls`."""
     for name in vars(cls)["__dataclass_fields__"]:
         if given and name in given:
             raise InputError(f"{name}: pass options={cls.__name__}({name}=...)")
@@ -309,7 +309,6 @@ def require_real(field: str, value: Any) -> None:
 
 
 def require_count(field: str, value: object, least: int = 1, why: str = "", most: int | None = None) -> None:
-    """Raise InputError naming `field` unless `value` is an integer from `least` to `most`."""
     require(isinstance(value, numbers.Integral) and not isinstance(value, bool), field, "must be an integer", value)
     require(int(value) >= least, field, f"must be at least {least}{why}", value)  # type: ignore[call-overload]
     require(most is None or int(value) <= most, field, f"must be at most {most}", value)  # type: ignore[call-overload]

@@ -10,7 +10,7 @@ class Term(NamedTuple):
 
     Attributes:
         name: Term, as used in text.
-        code: Names of the term in Python, on the command line (``infer --viterbi``) and in configurations.
+        code: Names of the term in Python, on the command line (such as ``infer --viterbi``) and in configurations.
         meaning: Definition in one phrase.
         synonyms: Other words for the term.
     """
@@ -305,7 +305,6 @@ _VERB_OF = {word: verb for words, verb in (one.split(": ") for one in _VERBS.spl
 
 
 def find_term(word: str) -> Term | None:
-    """Return the term with this name or synonym (singular or plural), else None."""
     plain = _plain(word)
     return next((_BY_WORD[one] for one in (plain, plain.removesuffix("s")) if one in _BY_WORD), None)
 

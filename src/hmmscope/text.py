@@ -70,7 +70,7 @@ def tell(line: str) -> None:
 
 @contextmanager
 def heard() -> Iterator[None]:
-    """Allow printing in the ``with`` block; once the reader of standard output is gone, discard further text.
+    """Allow printing in the ``with`` block; after the reader of standard output has closed it, discard text.
 
     Raises:
         NobodyReadsError: The reader has closed standard output, and the block is not inside `whatever_is_heard`.
@@ -87,7 +87,7 @@ def heard() -> Iterator[None]:
 
 @contextmanager
 def whatever_is_heard() -> Iterator[None]:
-    """Let the work in the ``with`` block, such as training, continue after the reader of standard output is gone."""
+    """Let work in the ``with`` block, such as training, continue when the reader of standard output has closed it."""
     token = _going_on.set(True)
     try:
         yield

@@ -1,7 +1,7 @@
 """Choices, orders and printed digits that do not depend on rounding errors.
 
 Numbers that differ by at most `TOLERANCE` (relative to the largest magnitude) count as equal, and the first of equal
-numbers wins. The tolerance exceeds rounding errors (1e-12) and errors of quantization to multiples of 2^-32 (2e-10).
+numbers wins. `TOLERANCE` exceeds rounding errors (1e-12) and errors of quantization to multiples of 2^-32 (2e-10).
 """
 
 import math
@@ -58,7 +58,6 @@ def steady(value: float) -> float:
 
 
 def rounded(value: float) -> float:
-    """Round as `steady` does, and map rounding errors around zero to zero."""
     return 0.0 if abs(value) <= _ROUNDING else steady(value)
 
 

@@ -100,7 +100,7 @@ def test_what_is_refused() -> None:
     with pytest.raises(InputError, match="methods: unknown 'umap'"):
         dictionary(Knows("mess3"), corpus_of("mess3"), methods=("umap",))
     plain = hs.ProcessDataset(hs.make_process("even"), length=12)
-    with pytest.raises(InputError, match="layout: must be single sequences with a placeholder"):
+    with pytest.raises(InputError, match=r"layout: must be SequenceLayout\(\.\.\., placeholder=True\)"):
         model_words(Knows("even"), plain)
     with pytest.raises(InputError, match="tolerance: must be in"):
         extract_automaton(Operators.of(plain.process).probabilities, 2, tolerance=0.0)

@@ -118,9 +118,9 @@ def test_any_module_is_drawn_by_its_parts_and_leaves_the_global_generator() -> N
 @pytest.mark.parametrize(
     ("model", "said"),
     [
-        (Table(), "cannot reinitialize table of Table; define reset_parameters() in its module"),
+        (Table(), "cannot reinitialize parameter 'table' of module 'Table'; define reset_parameters() there"),
         (nn.Sequential(nn.Identity()), "Sequential has no weights to reinitialize"),
-        (nn.Sequential(nn.Linear(2, 2), Table()), "cannot reinitialize 1.table of Sequential"),
+        (nn.Sequential(nn.Linear(2, 2), Table()), "cannot reinitialize parameter '1.table' of module 'Sequential'"),
     ],
 )
 def test_a_module_that_cannot_be_drawn_says_so_in_one_line(model: nn.Module, said: str) -> None:
@@ -330,7 +330,7 @@ def test_redrawn_controls_of_another_initialization_are_refused(draw: Any) -> No
     found = draw_controls(model)
     assert found.models == ()
     assert draw_controls(nn.DataParallel(model)).reason == found.reason  # the model's own names
-    assert found.reason.startswith("not identifiable: Own seems to initialize its weights differently, ")
+    assert found.reason.startswith("not identifiable: the controls of Own have another initialization than the model, ")
     assert found.reason.endswith("; pass a function that makes the untrained module as controls=")
 
 
@@ -385,7 +385,7 @@ def test_controls_are_drawn_by_the_function_that_is_given(way: str) -> None:
     drawn = 8 if way == "belief_map" else 3
     assert f"{drawn} untrained controls" in said(controls)
     assert len(made) == drawn
-    assert said(None).startswith("not identifiable: Own seems to initialize its weights")
+    assert said(None).startswith("not identifiable: the controls of Own have another initialization")
 
 
 def test_a_function_draws_by_a_named_seed_and_leaves_every_generator() -> None:
@@ -465,7 +465,7 @@ def test_a_learned_buffer_enters_no_control(table: torch.Tensor, learned: bool) 
         model = Buffered(table, persistent=persistent)
         model.norm.running_mean.normal_()  # as training leaves it; redrawing sets it back
         found = draw_controls(model)
-        assert ("the buffer table of Buffered may be learned" in found.reason) == learned
+        assert ("buffer 'table' of module 'Buffered' may be learned" in found.reason) == learned
         assert (found.models == ()) == learned
         fresh = lambda: Buffered(torch.zeros_like(table))  # noqa: E731
         for twin in draw_controls(model, controls=fresh).models:

@@ -251,7 +251,7 @@ def test_numbers_of_states_are_chosen_by_bic(monkeypatch: pytest.MonkeyPatch) ->
     assert found.hmm.num_states == 2
     assert found.reason.startswith("2 states, 95 % [2, 2]: the smallest BIC")
     assert (
-        "the interval uses BIC only: computing the evidence of 2 states from this many observations takes too long"
+        "the interval uses BIC only, because computing the evidence of 2 states from this many observations takes too long"
         in found.reason
     )
     assert [row["chosen"] for row in found.table()] == [False, True, False]
@@ -285,7 +285,7 @@ def test_numbers_of_states_are_chosen_by_bic(monkeypatch: pytest.MonkeyPatch) ->
         ({"covariance_type": "full"}, 'missing entries require covariance_type "diag" or "spherical"'),
     ):
         rough = hs.fit(torn, [1, 2], lengths=[100], options=hs.FitOptions(num_restarts=1, max_iterations=2), **options)
-        assert f"; the interval uses BIC only: {why}; " in rough.reason
+        assert f"; the interval uses BIC only, because {why}; " in rough.reason
     with pytest.raises(InputError, match=r"^validation: must have 2 coordinates, got 1"):
         hs.fit(seen, [1, 2], validation=seen[0, :, :1])
 

@@ -166,7 +166,7 @@ def test_bad_requests_are_refused():
         fit.posterior(transition=0.0)
     with pytest.raises(InputError, match=r"prior_strength"):
         fit.posterior(prior_strength=2.0)
-    with pytest.raises(InputError, match=r"^posterior: fit without sequence_weights"):
+    with pytest.raises(InputError, match=r"^posterior: supports neither sequence_weights"):
         hs.fit(
             data, 2, options=hs.FitOptions(sequence_weights=np.ones(4), num_restarts=1, max_iterations=5)
         ).posterior()

@@ -78,7 +78,7 @@ def test_posteriors_have_the_shapes_and_zeros_of_their_models():
     assert not posterior.arrays["transition"].diagonal(dim1=-2, dim2=-1).any()
     assert posterior.forecast(x[0], 2, num_models=3).mean.shape == (2, 2)
     for options in ({"duration_family": "negative-binomial"}, {"sequence_weights": [1.0] * 6}):
-        with pytest.raises(InputError, match="posterior: fit without sequence_weights, and with free durations"):
+        with pytest.raises(InputError, match="posterior: supports neither sequence_weights nor duration_family; fit"):
             hs.fit(x, 2, options=hs.FitOptions(durations=2, **QUICK, **options)).posterior()
     with pytest.raises(InputError, match="posterior: unknown 'degrees'"):
         fit.posterior(degrees=1.0)

@@ -104,7 +104,7 @@ def test_choice_among_sizes_holds_nothing_out():
     )
     assert found.reason.endswith("with weights, no part is held out")
     assert not found.held_out
-    with pytest.raises(InputError, match="posterior: fit without sequence_weights"):
+    with pytest.raises(InputError, match="posterior: supports neither sequence_weights"):
         found.posterior()
 
 

@@ -72,7 +72,7 @@ def test_a_mask_without_entries_and_plain_rows_are_as_before() -> None:
     estimator = CategoricalHMM(2, n_features=4, random_state=0).fit(SYMBOLS)
     assert estimator.score(np.ma.array(SYMBOLS)) == estimator.score(SYMBOLS)
     assert estimator.score(SYMBOLS.tolist()) == estimator.score(SYMBOLS)
-    with pytest.raises(InputError, match="X: must be numbers where entries are masked"):
+    with pytest.raises(InputError, match="X: a masked array must have a numeric dtype"):
         estimator.score(np.ma.array([["a"], ["b"]], mask=[[True], [False]]))
 
 

@@ -122,7 +122,7 @@ def test_an_interrupted_command_saves_its_fit(tmp_path, ctrl_c, capsys):
 @pytest.mark.parametrize("data", [SYMBOLS, NUMBERS], ids=["symbols", "numbers"])
 def test_the_rule_of_the_choice_is_named_and_its_cost_stated(data):
     by_bic = hs.fit(data, [1, 2], options=hs.FitOptions(choose="bic"))
-    assert "the interval uses BIC only: choose is 'bic'" in by_bic.reason
+    assert "the interval uses BIC only, because choose is 'bic'" in by_bic.reason
     assert by_bic.support.log_evidence == {size: -fit.bic / 2 for size, fit in by_bic.fits.items()}
     by_evidence = hs.fit(data, [1, 2], options=hs.FitOptions(choose="evidence"))
     assert "the largest evidence" in by_evidence.reason

@@ -111,7 +111,7 @@ def test_fits_of_a_stream_refuse_what_needs_all_sequences() -> None:
     with pytest.raises(InputError, match="check: needs all sequences, but a stream stores none"):
         found.check(5)
     restricted = fitting.FitData(hs.SequenceData([[0, 1]]), restricted=True)
-    with pytest.raises(InputError, match="posterior: fit without sequence_weights"):
+    with pytest.raises(InputError, match="posterior: supports neither sequence_weights"):
         restricted.posterior(found.hmm, DirichletPrior(), Chains(), {})
     with pytest.raises(InputError, match="posterior: unknown 'mean'"):
         fitting.FitData(hs.SequenceData([[0, 1]]), restricted=False).posterior(

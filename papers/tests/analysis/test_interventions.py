@@ -166,7 +166,7 @@ def test_nothing_is_left_after_an_error(model: nn.Module) -> None:
     ):
         model(tokens())
     with (
-        pytest.raises(InputError, match=r"edits: residual\.0 must be a function, or several, got 3"),
+        pytest.raises(InputError, match=r"edits: residual\.0 must be a function or a list of functions, got 3"),
         intervene(model, {"residual.0": 3}),
     ):
         pass

@@ -61,7 +61,7 @@ def model_outputs(
 ) -> Float[Tensor, "batch time output"]:
     """Run a module and return its output tensor or ``.logits``.
 
-    The result has the first `num_outputs` outputs. With `block_length` the model reads its own predictions as input
+    The result has the first `num_outputs` outputs. A positive `block_length` makes the model read its own predictions
     (block chain-of-thought).
     """
     count_pass()
@@ -76,8 +76,8 @@ def model_outputs(
 def to_probs(model: nn.Module, outputs: Float[Tensor, "*batch symbol"]) -> Float64[Tensor, "*batch symbol"]:
     """Convert outputs to next-symbol probabilities on the CPU.
 
-    Logits are passed through a softmax. If the module's attribute ``outputs`` is "law" (probabilities; constructed
-    networks), negative values become zero and rows are normalised; a row of zeros becomes a uniform distribution.
+    Logits are passed through a softmax. If the module's attribute ``outputs`` is "law", as in constructed networks,
+    outputs are probabilities: negative values become zero, rows are normalised, and a row of zeros becomes uniform.
     """
     outputs = outputs.cpu().double()
     if getattr(model, "outputs", "logits") != "law":
@@ -170,7 +170,7 @@ def capture_activations(
     device: Any = None,
     **inputs: Any,
 ) -> dict[str, Tensor]:
-    """Run a model in evaluation mode, and return `select` of the outputs of named modules.
+    """Run a model in evaluation mode, and return the outputs of named modules after the function `select`.
 
     Args:
         model: any module.
@@ -252,13 +252,13 @@ def read_stream(
     first: int = 0,
     stay: bool = False,
 ) -> Float[Tensor, "layer example feature"]:
-    """Capture activations after given observations; rows of one sample are adjacent.
+    """Capture activations after given observations; the rows of a sample are adjacent.
 
     Args:
         model: any module.
         dataset: samples.
         times: observation indices (time,).
-        names: names of modules (layer,); narrower activations are padded with zeros.
+        names: names of modules, one per layer; narrower activations are padded with zeros.
         num_samples: number of samples.
         first: number of the first sample.
         stay: True keeps activations on the model's device.
@@ -284,7 +284,7 @@ def read_stream(
 
 
 def _require_axes(model: nn.Module, names: Sequence[str], tokens: Tensor) -> None:
-    """Raise InputError if activations have exchanged axes, found by a call with unequal batch and time."""
+    """Raise InputError unless the axes of activations are (batch, time, feature) in a call with unequal sizes."""
     if is_of_library(model):
         return
     for time in (tokens.shape[1] - 1, tokens.shape[1]):

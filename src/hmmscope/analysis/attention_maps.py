@@ -1,4 +1,4 @@
-"""Attention that the last token pays to earlier tokens, averaged by distance and by kind of token."""
+"""Attention weights of the last token on earlier tokens, averaged by distance and by kind of token."""
 
 from functools import partial
 
@@ -29,9 +29,9 @@ def attention_map(
         seed: seed of the bootstrap.
 
     Returns:
-        Rows (layer, head, kind, key, value, low, high, samples); layers count from 1. For the kind ``offset``, `key` is
-        the distance; for ``source`` it is ``same sequence``, ``earlier sequences`` or ``delimiters``. Intervals are 95
-        % over samples.
+        Rows (layer, head, kind, key, value, low, high, samples); layers count from 1. If `kind` is ``offset``, `key`
+        is the distance. If it is ``source``, `key` is ``same sequence``, ``earlier sequences`` or ``delimiters``.
+        Intervals are 95 % over samples.
 
     Source: [MultiTask] Fig. 7.
     """

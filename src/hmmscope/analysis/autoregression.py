@@ -17,12 +17,12 @@ _RIDGE = 1e-9
 class AutoRegression:
     """Gaussian vector autoregressions of orders 0 to `order`, fitted by least squares.
 
-    o_t = b + A_1 o_{t-1} + .. + A_k o_{t-k} + N(0, noise). Where fewer than k vectors follow the start or the last
-    missing entry, a lower order is used.
+    o_t = b + A_1 o_{t-1} + .. + A_k o_{t-k} + N(0, noise). Lower orders predict the first k vectors after the sequence
+    start or a missing entry.
 
     Args:
         sequences: vectors (batch, time, coordinate), padded with NaN.
-        order: largest order; it is reduced if there are too few data.
+        order: largest order, reduced if there are too few data.
         least: least allowed noise variances, as fractions of the variances of the data.
 
     Attributes:

@@ -33,8 +33,8 @@ class InterventionOptions:
     """Options of `belief_interventions`.
 
     Attributes:
-        num_positions: Number of edited positions, evenly spaced in the last three quarters of the sequence.
-        num_random: Number of random subspaces, over which the control is averaged.
+        num_positions: Number of edited positions, at equal distances in the last three quarters of the sequence.
+        num_random: Number of random subspaces; the control is their mean.
         ridge: Penalty of the regression that reads the belief.
 
     Raises:
@@ -66,22 +66,22 @@ def belief_interventions(
     """Edit the belief in one layer at one position, and compare the model's prediction with the exact filter.
 
     Three quarters of the samples fit read(x) = x W + m, an affine map from the residual stream x to the belief b; the
-    other samples are edited. Let b' and x' be the belief and the stream of another sample (with the same component or
-    another header), Σ the stream's covariance and G = (WᵀΣW)⁺ WᵀΣ (`writing`):
+    other samples are edited. Let b' and x' be belief and stream of another sample (with the same component or another
+    header). Let Σ be the covariance of x, and G = (WᵀΣW)⁺ WᵀΣ (`writing`). The edits are
 
         set      x + (b' - read(x)) G
         swap     x + (read(x') - read(x)) G
         ablate   x - (read(x) - mean of b) G
 
-    The controls are a random map of equal rank in the whitened stream (for ``set``: a random change of equal norm), and
-    replacement of the whole stream by x'. The value of ``set`` and ``swap`` is the fraction of the distance to the
-    exact answer for b' that the edit closes,
+    Controls use a random map of equal rank in the whitened stream (for ``set``: a random change of equal norm), or
+    replace the whole stream by x'. Let exact(b) be the exact answer for the belief b, and D a divergence from it: KL
+    in nats, or the total variation if KL may be infinite. The value of ``set`` and ``swap`` is the fraction of the
+    distance that the edit closes,
 
-        1 - D(exact(b'), model after) / D(exact(b'), model before);
+        1 - D(exact(b'), model after) / D(exact(b'), model before).
 
-    the value of ``ablate`` is the fraction of the belief's benefit that is lost, (D after - D before) / (D of the mean
-    answer - D before), with D measured from exact(b). D is the KL divergence in nats, or the total variation if KL may
-    be infinite.
+    For ``ablate``, let before, after and mean be D from exact(b) to the model before and after the edit, and to the
+    mean answer. The value is the fraction of the belief's benefit that is lost, (after - before) / (mean - before).
 
     Args:
         model: any module.
@@ -96,7 +96,7 @@ def belief_interventions(
     Returns:
         Rows (layer, layer_name, fitted, intervention, subspace, metric, value, low, high, error, before, after,
         samples). `fitted` is the R² on training samples; `metric` is "kl", "total_variation" or, for vectors, "squared"
-        (squared distance of standardised means); `before` and `after` are means of D. Intervals: 95 % over edited
+        (squared distance of standardised means); `before` and `after` are means of D. Intervals are 95 % over edited
         samples.
 
     Raises:
@@ -252,7 +252,7 @@ def _edits(
 def writing(
     read_DS: Float64[Tensor, "width coordinate"], covariance_DD: Float64[Tensor, "width width"]
 ) -> Float64[Tensor, "coordinate width"]:
-    """Compute G = (WᵀΣW)⁺ WᵀΣ, which maps a change of x W to the most likely change of x with covariance Σ.
+    """Compute G = (WᵀΣW)⁺ WᵀΣ, which maps a change of x W to the most likely change of x; x has covariance Σ.
 
     Source: the patterns of Haufe et al. (2014).
     """
@@ -273,7 +273,7 @@ def exact_answers(
     components: Int64[Tensor, " batch"] | None = None,
     answer: str = "observation",
 ) -> Float64[Tensor, "batch *time outcome"]:
-    """Return the exact next-observation probabilities of given beliefs, or the beliefs themselves.
+    """Return the exact next-observation probabilities given beliefs, or the beliefs themselves.
 
     Args:
         law: parameters of the process.

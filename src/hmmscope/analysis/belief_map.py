@@ -83,11 +83,11 @@ class BeliefMap(Shown, Tabular):
         read: belief as read from the layer (point, state); entries may be negative.
         control: belief as read from the first untrained control, or None.
         r2, low, high: held-out R², with its 95 % interval.
-        share: fraction of variance explained beyond untrained controls.
+        share: of the variance that untrained controls leave unexplained, the fraction that the map explains.
         from_prediction: R² of an affine map from the exact prediction to the belief.
         step: training step, if known.
         length: number of observations per sample.
-        warnings: problems found in a user's model.
+        warnings: problems found in the user's model.
         about: settings of the measurement.
         earlier: maps at stored checkpoints, if requested.
     """
@@ -121,7 +121,7 @@ class BeliefMap(Shown, Tabular):
         """Project beliefs (point, state), by default `read`, to the plane (point, 2).
 
         For three states the plane is that of the simplex, with state 0 on top, 1 left and 2 right. For two states the
-        axes are the exact P(state 0) and P(state 0) in `values`; for four or more, they are two principal axes.
+        axes are the exact P(state 0) and the P(state 0) in `values`. For four or more they are two principal axes.
         """
         values = self.read if values is None else values
         num_states = self.exact.shape[1]
@@ -222,10 +222,10 @@ def belief_map(
     over_checkpoints: bool = False,
     options: InstrumentOptions | None = None,
 ) -> BeliefMap:
-    """Fit an affine map from one layer to the exact belief, for a model and for untrained networks.
+    """Fit an affine map from one layer to the exact belief, for a model and for untrained controls.
 
-    The map is fitted and evaluated as in `geometry`; the plot shows other samples. For a mixture of HMMs, the exact
-    belief is P(state | observations), averaged over the unknown component.
+    The map is fitted and evaluated as in `geometry`; the plot shows samples that neither fit nor evaluate it. For a
+    mixture of HMMs, the exact belief is P(state | observations), averaged over the unknown component.
 
     Args:
         model: module from tokens (batch, time) to logits, or a run.
@@ -281,7 +281,7 @@ def belief_map(
 def dataset_for(model: nn.Module, process: Any, length: int | None = None, seed: int = 0) -> ProcessDataset:
     """Return a dataset of a process (object, name or file); return a dataset unchanged.
 
-    The default of `length` is the length of the recorded sequences, or of the training samples (`TRAINED_LENGTHS`).
+    By default `length` is that of the recorded sequences, or of the model's training samples (`TRAINED_LENGTHS`).
 
     Raises:
         InputError: the process or the length is missing.
@@ -318,7 +318,7 @@ class BeliefReader(Shown):
         drawn_samples: numbers of the samples to plot.
         points: exact beliefs of the plotted samples (point, state).
         from_prediction: R² of an affine map from the exact prediction to the belief.
-        inside: masks without padding (example,) of fitted and plotted samples, or None.
+        inside: masks (example,), False in padding, of fitted and of plotted samples, or None.
     """
 
     dataset: ProcessDataset

@@ -1,4 +1,4 @@
-"""The subspace of a layer that varies with the belief, in total and for each factor of the process."""
+"""The subspace of a layer that varies with the belief, and the subspaces for each factor of the process."""
 
 from collections.abc import Sequence
 from itertools import combinations
@@ -29,7 +29,7 @@ def belief_space(
 ) -> list[dict]:
     """Compute the dimension of the subspace that varies with the exact belief.
 
-    A least-squares fit approximates the residual stream by m + belief M. The quantities are:
+    A least-squares fit approximates the residual stream by m + (belief) M. The quantities are:
 
         dimension        effective dimension (Σ λ)² / Σ λ² of the principal variances λ of belief M
         moved            fraction of the stream's variance that the belief explains through M
@@ -46,13 +46,13 @@ def belief_space(
         dataset: samples of an HMM, a generalised HMM or a mixture.
         layers: module names (default: the residual stream).
         num_samples: number of samples.
-        num_factors: number of factors of equal size; the first is the leading digit of the state number.
+        num_factors: number of factors of equal size; their states are the digits of the state number.
 
     Returns:
         Rows (layer, layer_name, quantity, value, samples).
 
     Raises:
-        InputError: the process has no belief states, or its number of states is not a power with this exponent.
+        InputError: the process has no belief states, or its number of states is no integer to the power `num_factors`.
 
     Source: Shai et al. (2026), "Transformers learn factored representations".
     """

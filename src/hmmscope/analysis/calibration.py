@@ -1,11 +1,11 @@
-"""Calibration: a sequential test of whether probabilities that are claimed to be exact fit the outcomes.
+"""Calibration: a sequential test of whether supposedly exact probabilities fit the outcomes.
 
 For the exact probabilities p_t of observation y_t and any other probabilities q_t, both given the past,
 
     E[ q_t(y_t) / p_t(y_t) | past ] <= 1,
 
 so the product of ratios exceeds 1/δ with probability at most δ (Markov's inequality). The alternatives q, called bets,
-are p made flatter or sharper, p with other odds of one symbol, the previous prediction, and n-grams.
+are: p made flatter or sharper, p with other odds of one symbol, the previous prediction, and n-gram predictions.
 """
 
 import math
@@ -38,7 +38,7 @@ def bet(
     *,
     in_order: bool = True,
 ) -> Winnings:
-    """Return the log winnings of each bet q, log q(outcome) / p(outcome), summed over the batch."""
+    """Return log(q(outcome) / p(outcome)), the log winnings, of each bet q, summed over the batch."""
     log_BJV = law.log()
     seen_BJ = log_BJV.gather(2, happened[..., None])[..., 0]
     if bool(torch.isinf(seen_BJ).any()):
@@ -83,7 +83,7 @@ def miscalibrated(won: Winnings, spare: float = 0.0) -> str | None:
 
     Args:
         won: log winnings of each bet on all samples.
-        spare: nats by which log winnings may exceed the threshold, log(1 / prior weight) per sample.
+        spare: nats by which log winnings may exceed the threshold, the sum of log(1 / prior weight) over samples.
     """
     best = largest(won, won.__getitem__) if won else None
     if best is None or not won[best] - spare > math.log(len(won) / FALSE_ALARM):

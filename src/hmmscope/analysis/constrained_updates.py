@@ -32,8 +32,8 @@ def constrained_updates(
 ) -> list[dict]:
     """Compare a model's first attention layer with constrained belief updating.
 
-    - attention: mean attention to the key at distance d, divided by that at distance 1; prediction: ζ^(d - 1), where ζ
-    is the modulus of the transition matrix's second eigenvalue;
+    - attention: (mean attention at distance d) / (mean attention at distance 1); prediction: ζ^(d-1), where ζ is the
+    modulus of the transition matrix's second eigenvalue;
     - rate: fitted decay of attention per step; prediction: ζ;
     - values: cosine between the vector that attention adds for symbol v and η[v] - π, both centred; prediction: 1;
     - constrained: held-out R² of an affine map from the stream after attention to the constrained belief; prediction:
@@ -41,7 +41,7 @@ def constrained_updates(
     - exact: held-out R² of an affine map from the stream to the exact belief; prediction: R² of an affine map from the
     constrained to the exact belief.
 
-    Attention is averaged over heads, and excludes that of a token to itself.
+    Attention is averaged over heads, without the attention of a token to itself.
 
     Args:
         model: model with hook points ``residual.0`` and ``blocks.0.attention.pattern``.
@@ -103,7 +103,7 @@ def constrained_updates(
 def constrained_beliefs(
     process: Process, observations: Int64[Tensor, "batch time"]
 ) -> Float64[Tensor, "batch time state"]:
-    """Compute the constrained belief π + sum_{s <= t} (η[o_s] - π) T^(t - s), whose entries may leave [0, 1].
+    """Compute the constrained belief defined in the module's docstring; its entries may leave [0, 1].
 
     Raises:
         InputError: the stationary distribution is not unique.

@@ -64,20 +64,20 @@ class Score(Measures):
 
     Attributes:
         measures: for each predictor and metric an array (sample, position); NaN marks padding.
-            For distributions: ``accuracy`` of the most likely symbol (lowest among equals) or state; ``loss``, the
-                cross-entropy, and ``excess``, KL(optimum || predictor), in nats; ``total_variation``, half the L1
-                distance from the optimum.
-            For vectors: ``loss`` and ``excess``, the mean squared distance to the observation and to the optimum;
-                ``distance``, the Euclidean distance to the optimum, for linear processes divided by max(1, norm of the
-                optimum).
+            For distributions: ``accuracy`` of the most likely symbol or state (the lowest of equally likely ones);
+                ``loss``, the cross-entropy, and ``excess``, KL(optimum || predictor), in nats; ``total_variation``,
+                half the L1 distance from the optimum.
+            For vectors: ``loss``, the mean squared distance to the observation; ``excess``, the mean squared distance
+                to the optimum; ``distance``, the Euclidean distance to the optimum, for linear processes divided by
+                max(1, norm of the optimum).
             For densities: ``loss``, -log density in nats; ``excess``, this loss minus the optimum's; ``distance``
                 between the means, in standard deviations.
             The evaluation loss of [Limits] is ``total_variation`` or ``distance``.
         demonstrations: number of earlier sequences in the sample (position,).
         positions: number of earlier observations in the sequence (position,).
-        invalid: reason for which the scores cannot be right (the model sees later tokens, its loss is below the
-            optimum, or the optimum is miscalibrated), or None.
-        no_optimum: reason for which the optimum is unknown, or None.
+        invalid: reason why the scores cannot be right (the model sees later tokens, its loss is below the optimum, or
+            the optimum is miscalibrated), or None.
+        no_optimum: reason why the optimum is unknown, or None.
         length: number of observations per sample.
         warnings: problems found in a user's model.
         about: settings of the measurement.
@@ -127,7 +127,7 @@ class Score(Measures):
         return float(mean), float(low), float(high)
 
     def plot(self, *, ax: Any = None) -> Any:
-        """Plot losses by position, or by number of demonstrations if samples contain demonstrations."""
+        """Plot losses by number of demonstrations if samples have them, else by position."""
         axis = "demonstrations" if len(set(self.demonstrations.tolist())) > 1 else "positions"
         rows = [row | {axis: row["x"]} for row in self.rows(axis) if row["metric"] == "loss"]
         title = "Loss, INVALID" if self.invalid else "Loss"
@@ -153,8 +153,8 @@ class EvaluateOptions:
     Attributes:
         first: Index of the first sample.
         block_length: Number of positions per block of block chain-of-thought; 0 for none.
-        ngram_order: Length of the longest context of baselines fitted to the training part.
-        ngrams: Tuned n-gram baselines (default: tuned on other samples).
+        ngram_order: Longest context, in symbols, of baselines fitted to the training part.
+        ngrams: N-gram baselines that are already tuned (default: they are tuned on other samples).
 
     Raises:
         InputError: An option is out of range.
@@ -188,7 +188,7 @@ def evaluate(
         ``model``;
         ``optimum``: the Bayes-optimal predictor, which knows the process or its prior;
         ``known-component``: the filter that knows the mixture component (for next symbols of mixtures and pools);
-        ``order-0``, ..., ``context-tree``: n-gram baselines with counts from the sample (`TunedNgrams.tuned`);
+        ``order-0``, ..., ``context-tree``: n-gram baselines with counts from the sample itself (`TunedNgrams.tuned`);
         ``trained-order-0``, ..., ``trained-context-tree``, or for vectors ``autoregression-0``, ...: baselines fitted
         to the training part of recorded sequences, if another part is scored.
 
@@ -202,8 +202,8 @@ def evaluate(
         options: see `EvaluateOptions`.
 
     Raises:
-        InputError: outputs have a wrong shape, the process has no exact inference, or an observer has the name of a
-            predictor or another number of symbols.
+        InputError: outputs have a wrong shape, the process has no exact inference, or an observer has another number
+            of symbols or the name of another predictor.
     """
     check_dataset(dataset)
     options = options_of(options, EvaluateOptions)
@@ -322,7 +322,8 @@ def _checked(observers: Mapping[str, Process], process: Process, asked: Target) 
 def known_component_probs(dataset: ProcessDataset, batch: Batch) -> Float64[Tensor, "batch judged symbol"] | None:
     """Compute the observation probabilities of the filter that knows the mixture component.
 
-    The result is None without components, or if a header (HMM parameters before the sequence) states the component.
+    The result is None if there are no components, or if a header (HMM parameters before the sequence) states the
+    component.
     """
     process, components = dataset.process, batch.components
     pool = None if components is None or dataset.layout.header_format else process.select_components(components)

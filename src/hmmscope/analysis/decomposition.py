@@ -1,4 +1,4 @@
-"""Decomposition of the error of predictions from the last few observations.
+"""Decomposition of the error of linear predictions from the last few observations.
 
 For a stationary process, let x be the one-hot window of the last L observations, and W a weight matrix estimated from
 other sequences. Then
@@ -6,10 +6,10 @@ other sequences. Then
     E||P - W x||^2  =  E||P - P_L||^2  +  E||P_L - W_L x||^2  +  E||W_L x - W x||^2
     total              memory             misspecification       estimation
 
-where P is the exact prediction from the past, P_L the best prediction from the window, and W_L x the best linear
-prediction.
+where P is the exact prediction from the whole past, P_L the best prediction from the window, and W_L x the best linear
+prediction from the window.
 
-Source: [MultiTask] Eq. (1) and (4), which assume linearity, so that there is no misspecification.
+Source: [MultiTask] Eq. (1) and (4), which assume P_L = W_L x, so that the misspecification is zero.
 """
 
 from dataclasses import dataclass
@@ -103,7 +103,7 @@ class Histories(Shown):
         return beliefs, following @ symbol_probs(self.law)[0]
 
     def distances(self, memory_length: int) -> "MemoryDistances":
-        """Compute distances between predictions from the last `memory_length` observations and from all.
+        """Compute distances between predictions from the last `memory_length` observations and from all observations.
 
         Source: [MultiTask] Lemma 1 and Lemma 3.
         """
@@ -120,7 +120,7 @@ class Histories(Shown):
 
         Args:
             windows: windows of the same process, no longer than the histories.
-            weights: estimates of W_L, independent of the histories.
+            weights: one or many matrices W, independent of the histories.
         """
         number_H = self.windows(windows.memory_length)
         exact_HV, probability_H = self.next_observation, self.probability
@@ -152,9 +152,9 @@ class MemoryDistances(Shown):
     """Distances between beliefs or predictions from the last L observations and from all observations.
 
     Attributes:
-        prediction: total variation between P and P_L (history,).
-        belief: total variation between the beliefs (history,).
-        squared: ||P - P_L||^2 (history,).
+        prediction: total variation between the two predictions (history,).
+        belief: total variation between the two beliefs (history,).
+        squared: squared Euclidean distance between the two predictions (history,).
     """
 
     prediction: Float64[Tensor, " history"]
@@ -174,8 +174,8 @@ class Windows(Shown):
         memory_length: number of observations L.
         features: one-hot vectors x, the most recent observation first (window, feature).
         probability: P(window) (window,).
-        next_observation: P_L(. | window) (window, symbol); zeros for windows of probability zero.
-        linear: W_L and its moments.
+        next_observation: P(next observation | window) (window, symbol); zeros for windows of probability zero.
+        linear: the best linear predictor from x.
         process: process with stationary start.
     """
 
@@ -200,27 +200,27 @@ class Windows(Shown):
 
     @cached_property
     def misfit(self) -> Float64[Tensor, " window"]:
-        """||P_L - W_L x||^2 for each window x: the error of the best linear prediction."""
+        """Squared distance between the best prediction and the best linear prediction, for each window."""
         return (self.next_observation - self.linear_prediction).square().sum(1)
 
     @property
     def rank(self) -> int:
-        """Rank of E x x^T for windows x of L observations of V symbols; at most L (V - 1) + 1."""
+        """Rank of E x x^T; at most L (V - 1) + 1 for windows of L observations of V symbols."""
         return self.features.shape[1] - self.linear.num_zero
 
     @property
     def noise(self) -> float:
-        """sigma^2 = E||y - W_L x||^2, where y is the one-hot next observation."""
+        """Mean squared error of the best linear prediction of the one-hot next observation."""
         weights = self.linear.weights
         return 1 - float((weights @ self.linear.covariance * weights).sum())
 
 
 @dataclass(frozen=True, repr=False)
 class Decomposition(Shown):
-    """Terms of the decomposed mean squared error; `total` is not computed as their sum.
+    """Terms of the decomposition in the module's docstring, with its symbols; `total` is not computed as their sum.
 
     Attributes:
-        total: E||P - W x||^2, for each W (...).
+        total: E||P - W x||^2 (...), for each matrix W.
         memory: E||P - P_L||^2.
         misspecification: E||P_L - W_L x||^2.
         estimation: E||W_L x - W x||^2 (...).
@@ -233,5 +233,5 @@ class Decomposition(Shown):
 
     @property
     def gap(self) -> Float64[Tensor, "..."]:
-        """The total minus the three terms, which is zero up to rounding if histories are enumerated."""
+        """total - memory - misspecification - estimation, which is zero up to rounding if histories are enumerated."""
         return self.total - self.memory - self.misspecification - self.estimation

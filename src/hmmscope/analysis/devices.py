@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 def takes_device(function: T) -> T:
-    """Add the keyword `device` to an instrument, which moves the model to that device for the measurement only."""
+    """Add to an instrument the keyword `device`, the model's device during the measurement."""
     run = cast("Callable[..., Any]", function)
     own = inspect.signature(run)
 

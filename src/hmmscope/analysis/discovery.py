@@ -29,11 +29,11 @@ def model_words(model: nn.Module, dataset: ProcessDataset) -> WordLaw:
     """Return a function that maps words (symbol sequences) to their probabilities under a model.
 
     Raises:
-        InputError: the layout has several sequences, or no placeholder.
+        InputError: the layout has several sequences, or no placeholder token before the first symbol.
     """
     layout = dataset.layout
     if len(layout.sequence_lengths) > 1 or not layout.has_delimiter:
-        raise InputError("layout: must be single sequences with a placeholder, so that the first symbol is predicted")
+        raise InputError("layout: must be SequenceLayout(..., placeholder=True), to predict the first symbol")
 
     def law(words: Int64[Tensor, "word time"]) -> Float64[Tensor, " word"]:
         time = words.shape[1]
@@ -52,14 +52,14 @@ def automaton(
     """Estimate how many hidden states a model's predictions distinguish.
 
     - rank: rank of the Hankel matrix [P(prefix suffix)], cut at the largest ratio of consecutive singular values;
-    - states, recurrent: number of classes of prefixes whose future distributions differ, and number of these classes
-    that recur;
+    - states, recurrent: number of classes of prefixes with different distributions of the future, and number of
+    recurrent classes among them;
     - distance: mean total variation between the process's predictions and those of observable operators learned from
     the model.
 
     Args:
         model: any module from tokens to logits.
-        dataset: single sequences of an HMM or generalised HMM, with a placeholder.
+        dataset: single sequences of an HMM or generalised HMM, which start with a placeholder token (`SequenceLayout`).
         length: length of prefixes, suffixes and futures; 0 for the largest length with at most 4096 words.
         tolerance: total variation up to which two future distributions count as equal.
         num_samples: number of samples on which the operators are evaluated.
@@ -115,7 +115,7 @@ def dictionary(
     methods: Sequence[str] = ("principal", "simplex", "random"),
     seed: int = 0,
 ) -> list[dict]:
-    """Find coordinates in a layer without using the belief, and measure how well the coordinates match the belief.
+    """Find coordinates in a layer without using the belief; measure how well they match the belief.
 
     The methods for S hidden states are:
 
@@ -125,8 +125,8 @@ def dictionary(
     - sparse: codes of a sparse dictionary of S atoms (scikit-learn);
     - random: S - 1 random directions, as a control.
 
-    ``read`` is the held-out R² of an affine map from the coordinates to the belief; ``matched`` is the mean absolute
-    correlation between entries of the belief and coordinates, which are paired greedily.
+    ``read`` is the held-out R² of an affine map from the coordinates to the belief. ``matched`` pairs each entry of
+    the belief with a coordinate, greedily; it is the mean absolute correlation of the pairs.
 
     Args:
         model: any module.

@@ -37,8 +37,8 @@ def evaluation_losses(
     """Compute the distance between a model's and the exact predictions by position, called el_t in [Limits].
 
     The distance is that of `Target.distance_terms`. Position t is the position after t observations. For Cyclic-HARD
-    only queries of the state are evaluated: up to 64 rounds of `num_samples` samples are drawn until each position has
-    `least_count` queries. The baseline ``constant`` predicts the mean exact answer over the second half of positions.
+    only queries of the state are evaluated, and up to 64 rounds of `num_samples` samples are drawn until each position
+    has `least_count` queries. The baseline ``constant`` is the mean exact answer in the second half of positions.
 
     Source: [Limits] §4.1 and App. C.1, with 256 trajectories.
 
@@ -141,20 +141,20 @@ def fit_length(
     last: int = 3,
     definition: str = "prefix",
 ) -> int:
-    """Return the length up to which the evaluation loss is below `error_rate` in the last epochs.
+    """Return the fit length, up to which the evaluation loss is below `error_rate` in the last epochs.
 
     A position is fitted if its loss is below `error_rate` in each of the last epochs in which it was evaluated.
 
     prefix: the largest F such that all positions up to F are fitted
     max:    the largest fitted position
 
-    Source: [Limits] §4.1, which fits both definitions.
+    Source: [Limits] §4.1, whose text allows both definitions.
 
     Args:
         losses: loss by epoch and position; None where there are no samples.
         positions: positions of the losses, ascending from 1.
         error_rate: threshold of the loss, above 0; 0.05 and 0.1 in [Limits].
-        last: number of last epochs.
+        last: number of last epochs to use.
         definition: "prefix" or "max".
 
     Returns:
@@ -183,7 +183,7 @@ def crossing_length(
     last: int = 3,
     definition: str = "prefix",
 ) -> float:
-    """Compute the interpolated position at which the loss crosses the error rate, a fit length that is not an integer.
+    """Compute the position, interpolated between integers, at which the loss crosses the error rate.
 
     The loss of a position is its largest loss in the last epochs; position 0 has loss 0. If no loss crosses the error
     rate, the result is the last evaluated position.

@@ -67,7 +67,7 @@ class Readout(Shown):
 
     Attributes:
         errors: squared errors by sample (sample, layer).
-        spread: squared errors of predicting the training mean (sample,).
+        spread: squared errors of a constant prediction, the training mean (sample,).
         fitted: R² on the training samples (layer,).
         values: outputs of the maps (layer, example, coordinate).
     """
@@ -78,7 +78,7 @@ class Readout(Shown):
     values: Float64[Tensor, "layer example coordinate"]
 
     def beyond(self, twins: Sequence["Readout"]) -> ExplainedFraction:
-        """Compute the fraction explained beyond untrained controls, at each network's best layer."""
+        """Compute the fraction explained beyond untrained controls, with every network at its own best layer."""
         left, *twins_left = (1 - one.r2()[:, one.chosen] for one in (self, *twins))
         return explained_beyond_controls(left, np.stack(twins_left, 1), len(self.spread))
 
@@ -116,7 +116,7 @@ class ExactBeliefs(Shown):
 
     @classmethod
     def of(cls, dataset: ProcessDataset, num_samples: int, observer: Process | None = None) -> "ExactBeliefs":
-        """Compute the exact targets of samples, given the dataset's process or another process (`observer`)."""
+        """Compute the exact targets of samples under the dataset's process, or under another process (`observer`)."""
         times = belief_times(dataset)
         found, inside = belief_targets(dataset, times, num_samples, observer), unpadded(dataset, times, num_samples)
         test = _split(len(found[BELIEF]), num_samples)
@@ -194,8 +194,9 @@ def geometry(
         Rows (target, targets "true" or "shuffled", layer, layer_name, r2, low, high, fitted, ceiling, from_prediction,
             samples, twins, share, share_low, share_high, beyond_twins). `fitted` is the R² on training samples,
             `ceiling` the R² of the best estimate from the observations, `from_prediction` the R² of an affine map from
-            the exact prediction, `twins` the mean R² of the controls, and `share` the fraction of variance explained
-            beyond the controls. Intervals are 95 % over test samples, for `share` also over controls.
+            the exact prediction, `twins` the mean R² of the untrained controls, and `share` the fraction that the
+            model explains of the variance they leave unexplained; `beyond_twins` is its verdict
+            (`ExplainedFraction.verdict`). Intervals are 95 % over test samples, for `share` also over controls.
 
     Raises:
         InputError: the process has no belief states, or a layer is unknown.
@@ -296,7 +297,7 @@ def mixed_beliefs(
     posterior: Float64[Tensor, "batch time component"],
     reset_mask: Tensor,
 ) -> Float64[Tensor, "batch time state"]:
-    """Compute the belief if component m is unknown, sum_m P(m | o_0..o_t) P_m(state t | o_0..o_t).
+    """Compute the belief with unknown component m, sum_m P(m | o_0..o_t) P_m(state t | o_0..o_t).
 
     Args:
         mixture: mixture of M components.
@@ -355,7 +356,7 @@ def fit_affine(
     target: Float64[Tensor, "example coordinate"],
     ridge: float = RIDGE,
 ) -> AffineFit:
-    """Fit ridge regression on standardised features for each layer, in float64 by Cholesky.
+    """Fit ridge regression on standardised features for each layer, in float64 by Cholesky decomposition.
 
     weights = (XᵀX / N + ridge I)⁻¹ XᵀY / N,    X standardised, Y centred
     """
@@ -370,7 +371,7 @@ def fit_affine(
 
 
 def explained(errors: Curves, spread: Curves, *, seed: int = 0) -> Curves:
-    """Return R² = 1 - mean error / mean spread, for all samples (row 0) and resamples (1 + NUM_RESAMPLES, layer).
+    """Return R² = 1 - mean error / mean spread (1 + NUM_RESAMPLES, layer): all samples in row 0, then resamples.
 
     Raises:
         InputError: the target does not vary.

@@ -36,7 +36,7 @@ class HeaderOptions:
     """Options of `header`.
 
     Attributes:
-        num_hmms, num_pools: Number of HMMs per pool for ``bayes``, and number of pools; 0 omits ``bayes``.
+        num_hmms, num_pools: Number of HMMs in a pool that estimates ``bayes``, and number of pools; 0 omits ``bayes``.
         num_fits: Number of samples to which Baum-Welch is applied; 0 omits ``baum-welch``.
         positions: Numbers of observations after which Baum-Welch predicts (default: 1, 2, 4, ...).
         ngrams: True adds n-gram baselines.
@@ -168,7 +168,7 @@ def bayes_predictions(
         process: process with a new HMM for each sample.
         observations: symbols (batch, time).
         num_hmms: number of HMMs drawn.
-        number: number of the pool; pools are independent.
+        number: number of the pool; different pools are independent.
     """
     pool = prior_pool(process, num_hmms, number)
     return mixture_predictions(pool, observations, dtype=torch.float64).predicted_observation

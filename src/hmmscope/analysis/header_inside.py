@@ -93,11 +93,11 @@ def header_edits(
     num_samples: int = 256,
     seed: int = 0,
 ) -> list[dict]:
-    """Edit one entry of the header, and measure whether the model then predicts as the edited HMM's filter.
+    """Edit one entry of the header, and measure whether the model then predicts like the filter of the edited HMM.
 
     The entry is exchanged with the last entry of its row, which the header omits because rows sum to one. The edit is
     made in the tokens, or in the residual stream of one layer at the header's positions. The value is the fraction of
-    the distance to the edited HMM's filter, in the second half of positions, that the edit closes,
+    the distance to the edited HMM's filter that the edit closes, in the second half of positions,
 
         1 - D(new filter, model after) / D(new filter, model before),
 

@@ -31,7 +31,7 @@ FIX = "pass a function that makes the untrained module as controls="
 
 
 def made_controls(controls: Controls, model: nn.Module, seeds: Sequence[int]) -> tuple[nn.Module, ...]:
-    """Make one untrained module per seed with a user's function, on the model's device and in its dtype.
+    """Make one untrained module per seed with a user's function, on the device and in the dtype of the model.
 
     The user's function runs without gradients and with seeded global random generators.
     """
@@ -91,9 +91,8 @@ def _same_weights(one: nn.Module, other: nn.Module) -> bool:
 def other_law(own: Mapping[str, Tensor], drawn: Sequence[Mapping[str, Tensor]], *, trained: bool = True) -> str:
     """Return a parameter whose initial distribution differs from that of the controls, or "".
 
-    Training hardly changes a matrix's median singular value; another initialization changes both the median singular
-    value and the root mean square. The test uses the smaller of these two changes for trained modules, and the larger
-    for initial weights.
+    Training hardly changes a matrix's median singular value, but another initialization changes both this value and
+    the root mean square. The test uses the smaller change for trained modules, and the larger one for initial weights.
     """
     for name, weight in own.items():
         found = _ratio(weight.detach(), [one[name].detach() for one in drawn], trained=trained)
@@ -142,9 +141,9 @@ def _mean(values: Sequence[float]) -> float:
 
 
 def copied_table(module: nn.Module, before: dict[str, Tensor], known: set[int]) -> str:
-    """Return the name of a possibly learned buffer that new initial weights do not change, or "".
+    """Return the name of a buffer that may be learned but is the same after a new initialization, or "".
 
-    Integers, masks, and sinusoids, ramps or powers of the position are considered fixed.
+    Integers, masks, and sinusoids, ramps or powers of the position count as fixed.
     """
     for name, buffer in module.named_buffers():
         if id(buffer) in known or not (buffer.is_floating_point() or buffer.is_complex()):

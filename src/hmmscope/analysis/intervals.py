@@ -33,7 +33,7 @@ def bootstrap_means(
 def stretch(count: int | None) -> float:
     """Return the factor that widens percentile intervals of few samples.
 
-    The factor is sqrt(n / (n - 1)) times Student's quantile over the normal quantile, for n samples (Hesterberg, 2015).
+    For n samples the factor is sqrt(n / (n - 1)) * (Student's quantile) / (normal quantile) (Hesterberg, 2015).
     """
     if count is None or not 2 <= count < FEW:
         return 1.0
@@ -64,7 +64,7 @@ def bootstrap_ratio(
 
 
 def least_z(count: int, alarm: float) -> float:
-    """Return the z such that a mean of `count` normal samples exceeds z standard errors with probability `alarm`.
+    """Return the z that the mean of `count` normal samples, in standard errors, exceeds with probability `alarm`.
 
     The tail of Student's t beyond sqrt(degrees) / tan(u) is the integral of sin(v)^(degrees - 1) over 0 < v < u,
     divided by the integral over 0 < v < π.

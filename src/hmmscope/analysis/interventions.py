@@ -50,11 +50,11 @@ def intervene(
 
     Args:
         model: any module.
-        edits: for each name of an activation (``residual.1``) or module, one edit or several in order.
+        edits: by name of an activation (``residual.1``) or module, one edit, or several edits in order.
         device: device on which the model runs in the block.
 
     Raises:
-        InputError: a name is unknown, or an edit is not callable; in the forward pass, an output is not a tensor, an
+        InputError: a name is unknown, or an edit is not callable. In the forward pass: an output is not a tensor, an
             edit returns no tensor or another shape, or activation checkpointing is on.
     """
     require_module(model)
@@ -67,7 +67,7 @@ def intervene(
             chosen = edits[name]
             in_turn = tuple(chosen) if isinstance(chosen, list | tuple) else (chosen,)
             if not all(map(callable, in_turn)):
-                raise InputError(f"edits: {name} must be a function, or several, got {shown(chosen)}")
+                raise InputError(f"edits: {name} must be a function or a list of functions, got {shown(chosen)}")
             handles.append(module.register_forward_hook(_hook(name, in_turn)))
         with on_device(model, device), run_eagerly(model), nullcontext() if plain else taken.connected():
             yield model
@@ -166,7 +166,7 @@ def project_out(
     samples: Index = None,
     positions: Index = None,
 ) -> Edit:
-    """Return an edit that replaces the activation's component in the span of `directions` by `mean`'s, or zero.
+    """Return an edit that replaces the activation's component in the span of `directions` by that of `mean`, or zero.
 
     x - (x - mean) Q Q^T   with an orthonormal basis Q.
     """
@@ -208,12 +208,12 @@ def ablate_head(
     samples: Index = None,
     positions: Index = None,
 ) -> Edit:
-    """Return an edit of ``attention.mixed`` that replaces one head's output by zeros, or by the head's part of `by`.
+    """Return an edit of ``attention.mixed`` that replaces one head's output by zeros, or by this head's output in `by`.
 
     Args:
         head: index of the head, from 0.
         num_heads: number of heads in the layer.
-        by: activation such as a mean, broadcast to (batch, time, width) (default: zeros).
+        by: activation, such as a mean, that broadcasts to (batch, time, width) (default: zeros).
     """
     if not 0 <= head < num_heads:
         raise InputError(f"head: must be in [0, {num_heads}), got {head}")

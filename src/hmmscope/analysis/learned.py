@@ -31,7 +31,7 @@ class Learned(Shown):
 
     Attributes:
         loss: loss of the network.
-        bar: name of the baseline: `LAST`, or `CONSTANT` if it is better or if `LAST` is the optimum.
+        bar: name of the baseline: `LAST` (last symbol), or `CONSTANT` if that is better or `LAST` is the optimum.
         at_bar: loss of the baseline.
         optimum: Bayes loss.
         share, low, high: (at_bar - loss) / (at_bar - optimum) with its 95 % interval, or None.

@@ -21,7 +21,7 @@ def fit_logistic(
     tolerance: float = 1e-4,
     max_steps: int = _MAX_STEPS,
 ) -> Float[Tensor, "layer feature_and_one class"]:
-    """Fit, for each layer l, weights W_l with the bias in the last row by ridge-penalised logistic regression.
+    """Fit ridge-penalised logistic regression for each layer l; the last row of the weights W_l is the bias.
 
     minimise  mean_n [ -log softmax(x_n W_l)[y_n] ]  +  ridge / 2 * |W_l without bias|^2
 
@@ -30,7 +30,7 @@ def fit_logistic(
         labels: classes y in [0, num_classes) (example,).
         num_classes: number of classes.
         ridge: penalty on the weights.
-        tolerance: largest gradient entry at which the fit ends.
+        tolerance: the fit ends when no gradient entry exceeds this number.
         max_steps: largest number of steps.
     """
     x = torch.cat([features, features.new_ones(*features.shape[:2], 1)], 2)
@@ -125,7 +125,7 @@ def _lbfgs(problem: _Problem, w: Tensor, tolerance: float, max_steps: int) -> Te
 
 
 class _Pair(NamedTuple):
-    """A step of L-BFGS, the change of the gradient, 1 / curvature and the scale of the inverse Hessian."""
+    """A step of L-BFGS, the change of the gradient, 1 / (step · change), and the scale of the inverse Hessian."""
 
     change: Tensor
     difference: Tensor

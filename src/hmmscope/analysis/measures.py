@@ -65,7 +65,7 @@ class Measures(Tabular):
 
 
 def mean_of_asked(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Average over the evaluated positions of each sample; NaN for samples without evaluated positions."""
+    """Average over the evaluated positions of each sample; NaN for a sample without them."""
     asked: NDArray[np.bool_] = np.logical_not(np.isnan(values))
     total = np.where(asked, values, 0.0).sum(1)
     return np.divide(total, asked.sum(1), out=np.full(len(values), np.nan), where=asked.any(1))
@@ -74,7 +74,7 @@ def mean_of_asked(values: NDArray[np.float64]) -> NDArray[np.float64]:
 def means_of_asked(
     values: Float64[Tensor, "sample judged"], asked: Bool[Tensor, "sample judged"]
 ) -> Float64[Tensor, " some"]:
-    """Average over the evaluated positions of each sample; leave out samples without evaluated positions."""
+    """Average over the evaluated positions of each sample; omit samples without them."""
     if asked.all():
         return values.mean(1)
     count = asked.sum(1)

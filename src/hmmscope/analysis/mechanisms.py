@@ -121,8 +121,8 @@ def mechanisms(model: nn.Module, dataset: ProcessDataset, *, num_samples: int = 
 
     The ablation ``mean`` replaces an activation by its mean over samples at each position; ``resample`` replaces it by
     another sample's activation. The value of ``loss`` is the increase of the cross-entropy in nats. The other values
-    are decreases of the held-out R² of affine maps, fitted again after the ablation, from the residual stream after the
-    layer to
+    are decreases of a held-out R². Its affine maps are fitted anew after the ablation, from the residual stream after
+    the layer to
 
         previous-k   the observation k steps back
         unigram      the frequencies of symbols in the context
@@ -132,8 +132,8 @@ def mechanisms(model: nn.Module, dataset: ProcessDataset, *, num_samples: int = 
     Args:
         model: model with hook points ``blocks.<n>.attention.mixed`` and ``residual.<n>``.
         dataset: samples; the last sequence, of at least five observations, is read.
-        num_samples: number of samples, at most that of windows of recorded sequences; the last quarter tests maps.
-        seed: of the bootstrap.
+        num_samples: number of samples, at most the windows of recorded sequences; the last quarter tests the maps.
+        seed: seed of the bootstrap.
 
     Returns:
         Rows (component, layer, head, ablation, quantity, value, low, high, error, before, samples); `before` is the
@@ -164,17 +164,18 @@ def mechanisms(model: nn.Module, dataset: ProcessDataset, *, num_samples: int = 
 def paths(
     model: nn.Module, dataset: ProcessDataset, *, num_samples: int = 256, ablation: str = "mean", seed: int = 0
 ) -> list[dict]:
-    """Ablate each component (sender) only in the input of another (receiver), which is called path patching.
+    """Path patching: ablate each component (sender) only in the input of another component (receiver).
 
-    Senders are the embedding, heads and MLPs; receivers are attention layers, MLPs and the output. All components but
-    the receiver read the unchanged residual stream. The values are those of `mechanisms`, with R² after the last layer.
+    Senders are the embedding, heads and MLPs; receivers are attention layers, MLPs and the output. All components
+    except the receiver read the unchanged residual stream. The values are those of `mechanisms`, with R² after the
+    last layer.
 
     Args:
         model: a decoder of this library.
         dataset: samples, see `mechanisms`.
         num_samples: number of samples; the last quarter tests the maps.
         ablation: "mean" or "resample".
-        seed: of the bootstrap.
+        seed: seed of the bootstrap.
 
     Returns:
         Rows (sender, receiver, quantity, value, low, high, error, before, samples). Intervals are 95 % over samples.
@@ -220,7 +221,7 @@ def _places(given: Float[Tensor, " batch *shape"]) -> dict[str, Tensor]:
 
 
 def roles(rows: Iterable[Mapping[str, Any]], *, ablation: str = "mean") -> dict[str, str]:
-    """Name each head and attention layer, such as "induction head", by the target whose R² its ablation lowers most.
+    """Name each head and attention layer by the target whose R² its ablation lowers most, such as "induction head".
 
     The name is "none" if the ablation hardly lowers R² or does not raise the loss.
 
@@ -260,9 +261,9 @@ class _AblationData:
     def run(
         self, taps: Sequence[str], changed: Mapping[str, tuple[Callable[[Tensor], Edit], Tensor]] = MappingProxyType({})
     ) -> dict[str, Tensor]:
-        """Return the loss of each sample, the residual streams at the read positions, and the activations of `taps`.
+        """Return the loss of each sample, the residual streams at evaluated positions, and the activations of `taps`.
 
-        `changed` maps a module's name to a pair: a function from values to an edit, and the values of all samples.
+        `changed` maps a module's name to a pair (function from values to an edit, values of all samples).
         """
         kept: dict[str, list[Tensor]] = {}
         judged = self._dataset.layout.predicted_observations

@@ -39,7 +39,7 @@ class TunedNgrams:
 
     Attributes:
         strengths: prior strength of the n-gram of each order, see `ngram_laws`.
-        order: least order with a loss within `MARGIN` of the best.
+        order: least order whose loss is within `MARGIN` of the smallest loss.
         ngram_reaches: True if n-gram contexts extend across sequence starts.
         depth, pseudo_count, weight: hyperparameters of the context trees, see `context_tree_laws`.
         tree_reaches: True if tree contexts extend across sequence starts.
@@ -69,7 +69,7 @@ class TunedNgrams:
         Args:
             dataset: prompts of the training pool.
             num_samples: number of prompts (default: about `OBSERVATIONS` observations).
-            orders: order up to which n-grams are tuned at least.
+            orders: the orders 0 to `orders`, at least, are tuned.
             asked: mask of the predicted observations that the loss includes (predicted,).
 
         Raises:
@@ -164,7 +164,7 @@ def other_samples(dataset: ProcessDataset) -> ProcessDataset | None:
 def plain_ngrams(
     dataset: ProcessDataset, batch: Batch, max_order: int
 ) -> dict[str, Float64[Tensor, "batch judged symbol"]]:
-    """Compute observation probabilities by n-grams of orders 0 to `max_order` and prior strength 1 in a sequence."""
+    """Compute observation probabilities by n-grams of orders 0 to `max_order`, with prior strength 1."""
     layout = dataset.layout
     seen = batch.observations.cpu().numpy()
     counts = context_counts(seen, layout.position_in_sequence, dataset.num_symbols, max_order)[
@@ -318,7 +318,7 @@ def evaluate_ngrams(
         ngrams: tuned baselines.
         dataset: samples to evaluate.
         num_samples: number of samples.
-        others: function from a batch to the probabilities of further predictors, by name.
+        others: function from a batch to probabilities of further predictors, by name.
     """
     target = make_target("observation", dataset.process, dataset.layout)
     num_samples = dataset.different(num_samples)

@@ -48,7 +48,7 @@ class ProbeData(Shown):
         samples: sample index of each example (example,); examples are split by sample.
         num_classes: number of classes.
         ceiling: accuracy of the exact posterior's most likely class; 1 for observed labels.
-        inside: mask of the examples without padding and missing values (every,), or None.
+        inside: mask (every,), False for padding and missing values, or None.
     """
 
     features: Float[Tensor, "layer example feature"]
@@ -158,7 +158,8 @@ def probe(
         ``component``: the mixture component, read after the last observation;
         ``state``: the hidden state of a single HMM, at positions >= 4;
         ``previous-k``: the observation k steps back, at positions >= 4;
-        ``belief``: the filtered posterior after every observation; rows are those of `geometry`, with R² as accuracy.
+        ``belief``: the filtered posterior after every observation. For this target the result has the rows that
+            `geometry` returns, with R² as accuracy.
 
     The probe is a multinomial logistic regression on standardised features with ridge penalty 1e-3, trained on three
     quarters of the samples. The controls are permuted training labels and untrained networks.

@@ -1,4 +1,4 @@
-"""Rehearsals (test calls of a user's model before a measurement), and warnings about the model's losses."""
+"""Test calls of a user's model before a measurement (rehearsals), and warnings about its losses."""
 
 import warnings
 from collections.abc import Callable, Iterator
@@ -91,7 +91,7 @@ def rising(
     """Return a warning if the loss rises from the middle third to the last third of positions.
 
     Args:
-        model, optimum: losses of the model and of the optimum, or None, in nats (sample, position).
+        model, optimum: losses in nats (sample, position); `optimum` may be None.
         positions: number of earlier observations in the sequence (position,).
     """
     above = model if optimum is None else model - optimum

@@ -41,8 +41,9 @@ def shuffle_test(
 
         cv = mean over keys of the standard deviation over permutations / mean over keys of |logit|
 
-    Mode "blocks" (A) permutes whole demonstrations, which leaves the exact answer unchanged. The other modes permute
-    position ids: "layer" (C) in one layer at a time, on the original hidden states; "everywhere" (B) in all layers.
+    Mode "blocks" (A in the paper) permutes whole demonstrations, which leaves the exact answer unchanged. The other
+    modes permute position numbers: "layer" (C) in one layer at a time, on the original hidden states; "everywhere" (B)
+    in all layers.
 
     Args:
         model: model with hook points ``blocks.<layer>.attention.logits`` (batch, head, query, key).
@@ -54,8 +55,8 @@ def shuffle_test(
 
     Returns:
         Rows (layer, head, metric, value, low, high, samples); layers count from 1. Metrics: ``cv``; ``cv_centred``,
-        without the mean over keys; ``attention_change``, total variation of the attention from its mean. Layer 0, head
-        -1 has ``prediction_change`` (not in mode "layer"). Intervals are 95 % over prompts.
+        without the mean over keys; ``attention_change``, total variation of the attention from its mean. The row of
+        layer 0, head -1 has the metric ``prediction_change``, except in mode "layer". Intervals are 95 % over prompts.
 
     Raises:
         InputError: the hook points are missing, there are fewer than two demonstrations, the mode is unknown, or mode
@@ -87,7 +88,7 @@ class ShuffleValues(dict[str, dict[int, Tensor]]):
     ) -> "ShuffleValues":
         """Compute the results of `shuffle_test` for each prompt.
 
-        For models of other libraries, `attend_at` runs attention at given position ids.
+        For models of other libraries, `attend_at` runs attention at given position numbers.
         """
         layout = dataset.layout
         if not isinstance(layout, PromptLayout | TextLayout) or layout.num_demonstrations < 2:

@@ -11,7 +11,7 @@ def linear_cka(
     left: Float64[Tensor, "left_layer left_example left_feature"],
     right: Float64[Tensor, "right_layer right_example right_feature"],
 ) -> Float64[Tensor, "left_layer right_layer"]:
-    """Compute linear centred kernel alignment between all layers of two networks.
+    """Compute linear centred kernel alignment (CKA) between all layers of two networks.
 
         ‖Yᵀ X‖² / (‖Xᵀ X‖ ‖Yᵀ Y‖)      Frobenius norms, centred columns
 
@@ -35,7 +35,7 @@ def explained_change(
     *,
     ridge: float = 1e-3,
 ) -> tuple[Float64[Tensor, " test"], Float64[Tensor, " test"]]:
-    """Compute held-out squared errors of two predictions of `change`: linear in `causes`, and constant.
+    """Compute held-out squared errors of two predictions of `change`: a map linear in `causes`, and a constant.
 
     Args:
         change: values to explain (example, coordinate).
@@ -44,7 +44,7 @@ def explained_change(
         ridge: penalty of the regression.
 
     Returns:
-        Squared errors of the map and of the training mean (test,).
+        Squared errors (test,) of the linear map, and of the training mean.
     """
     centre, scale = causes[train].mean(0), causes[train].std(0).clamp_min(1e-12)
     x = (causes - centre) / scale

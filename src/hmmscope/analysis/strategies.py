@@ -1,4 +1,4 @@
-"""Strategies: distances of a model from simple predictors, and steps at which the closest predictor changes."""
+"""Strategies: distances of a model from simple predictors, and training steps at which the closest one changes."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -36,7 +36,7 @@ def strategies(model: nn.Module, dataset: ProcessDataset, *, num_samples: int = 
         model: map from tokens to logits, see `evaluate`.
         dataset: samples.
         num_samples: number of samples, at most the number of windows of recorded sequences.
-        max_order: largest k.
+        max_order: largest k of ``window-k`` and ``order-k``.
 
     Returns:
         Rows (predictor, metric, value, low, high, samples), intervals 95 % over samples.

@@ -29,7 +29,7 @@ class StrategyWeights(Shown):
         value: weight of each predictor.
         error: jackknife standard error of each weight.
         left: KL divergence of the model from the mixture, nats.
-        single_kl: KL divergence of the model from each predictor, nats.
+        single_kl: KL divergence of the model from each single predictor, nats.
     """
 
     value: dict[str, float]

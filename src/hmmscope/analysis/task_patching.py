@@ -45,11 +45,11 @@ def task_patching(
 ) -> list[dict]:
     """Patch the mixture component (task) of prompt A into the run on prompt B, one layer at a time.
 
-    In three quarters of the pairs (A, B), A's demonstrations replace B's; the leading directions of the resulting
-    change of the residual stream span the task subspace. In the remaining pairs, the stream's projection onto the
-    subspace is replaced by its value under A's demonstrations. Controls patch the ``whole`` stream and ``random``
-    subspaces. The value is the fraction of the distance to a reference that the patch closes, 1 - D(reference, model
-    after) / D(reference, model before).
+    In three quarters of the pairs (A, B), the demonstrations of A replace those of B. The leading directions of the
+    resulting change of the residual stream span the task subspace. In the other pairs, the projection of B's stream
+    onto this subspace is patched: replaced by its value after A's demonstrations. Controls patch the ``whole`` stream
+    and ``random`` subspaces. The value is the fraction of the distance to a reference that the patch closes, 1 -
+    D(reference, model after) / D(reference, model before).
 
     The reference is the prediction of the exact filter with A's component on B's test sequence (``filter``), or of the
     model after A's demonstrations (``model``). D is the KL divergence in nats if it is finite, else the total
@@ -62,7 +62,7 @@ def task_patching(
         num_samples: number of prompts, each paired with a prompt of another component.
         rank: dimension of the task subspace; 0 for all directions.
         columns: positions to patch: those of the "test" sequence, or "all".
-        num_random: number of random subspaces, over which the control is averaged.
+        num_random: number of random subspaces; the control is their mean.
         seed: seed of subspaces and bootstrap.
 
     Returns:

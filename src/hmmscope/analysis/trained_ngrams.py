@@ -65,11 +65,11 @@ class TrainedNgrams:
 
     Args:
         process: recorded sequences, whose stream "train" is used.
-        max_order: length of the longest context; reduced if numbers of contexts would exceed 2^62.
+        max_order: length of the longest context; reduced if there would be more than 2^62 contexts.
 
     Attributes:
         strengths: prior strength of the n-gram of each order.
-        order: least order with a loss within `MARGIN` of the best.
+        order: least order whose loss is within `MARGIN` of the smallest loss.
         depth, pseudo_count: hyperparameters of the context trees.
         shares: posterior probability that a context in the tree is a leaf, by length of the context.
     """
@@ -138,9 +138,9 @@ class TrainedNgrams:
     def posterior(self, depth: int, pseudo: float, odds: float) -> list[NDArray[np.float64]]:
         """Compute P(context is a leaf | the tree contains it), by context length.
 
-        Let D be the log Dirichlet-multinomial probability of the symbols after a context, D' the same for occurrences
-        of the context with a symbol before it, w the prior weight of a leaf, and W the weighted probability of a
-        context that is longer by one symbol:
+        Let D be the log Dirichlet-multinomial probability of the symbols after a context, and D' that of the symbols
+        after occurrences of the context with a symbol before it. Let w be the prior weight of a leaf, and W the
+        weighted probability of a context that is longer by one symbol:
 
             log odds of a leaf = odds + D' - sum W,   log W = log(w e^D + (1 - w) e^{D - D'} prod W)
         """
@@ -252,7 +252,7 @@ def ngram_baselines(
         train: dataset of training prompts; or, without `test`, `SequenceData` or anything that it reads.
         test: dataset to score, with the same layout.
         num_samples: number of samples or windows to score.
-        orders: order up to which n-grams are scored at least.
+        orders: the n-grams of orders 0 to `orders`, at least, are scored.
         reading: options of `SequenceData`, such as `column` or `missing`.
 
     Raises:

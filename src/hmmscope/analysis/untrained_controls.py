@@ -1,6 +1,7 @@
 """Untrained controls: networks of the same architecture with new initial weights.
 
-Instruments report the fraction explained beyond controls,
+Instruments report the fraction explained beyond controls: of the variance that controls leave unexplained, the part
+that the network explains,
 
     share = 1 - (1 - R²) / mean over controls (1 - R²_control)
 
@@ -48,7 +49,7 @@ class InstrumentOptions:
     Attributes:
         num_controls: Number of untrained controls, 0 or at least 3 (default: 8 for `belief_map`, else 3).
         controls: Function that returns an untrained module, such as ``lambda: Mine()`` (default: `draw_controls`).
-        observer: HMM that defines the belief (default: the process); required for recorded sequences, not for `look`.
+        observer: HMM that defines the belief (default: the process); required for recorded sequences, except by `look`.
         num_points: Number of plotted beliefs in `belief_map` (default: 100,000) and `look` (default: 4000).
 
     Raises:
@@ -80,7 +81,7 @@ class UntrainedControls(Shown):
 
     Attributes:
         models: the networks; empty if there are none.
-        reason: reason for which there are no networks.
+        reason: reason why there are no networks.
     """
 
     models: tuple[nn.Module, ...]
@@ -89,14 +90,14 @@ class UntrainedControls(Shown):
 
 @dataclass(frozen=True, repr=False)
 class ExplainedFraction(Shown):
-    """Fraction of the variance (or errors) left unexplained by untrained controls that the trained network explains.
+    """Of the variance (or errors) that untrained controls leave unexplained, the fraction that the network explains.
 
     Attributes:
         read: R² or accuracy of the network.
         controls: mean R² or accuracy of the controls, or None.
         num_controls: number of controls.
         value, low, high: the fraction with its 95 % interval, or None if not identifiable.
-        reason: reason for which the fraction is not identifiable.
+        reason: reason why the fraction is not identifiable.
     """
 
     read: float
@@ -109,7 +110,7 @@ class ExplainedFraction(Shown):
 
     @property
     def verdict(self) -> str:
-        """Effect of training: "more", "less", "no more" (below `LEAST_SHARE`) or "not told" (not identifiable)."""
+        """Effect of training: "more", "less", "no more" (below `LEAST_SHARE`) or "not told" (if not identifiable)."""
         if self.value is None or self.low is None or self.high is None:
             return "not told"
         if abs(self.value) < LEAST_SHARE or self.low <= 0 <= self.high:
@@ -143,8 +144,8 @@ def draw_controls(
 
     Without `controls`, models of this library are rebuilt from their spec, transformers from their configuration,
     TransformerLens models by the inner initializers, and other modules by the ``reset_parameters`` of each submodule.
-    The result has no controls if the weights of model and copies have different scales, or if a buffer may be learned
-    (see `initialization`).
+    The result has no controls if the copies' weights have another scale than the model's, or if a buffer may be
+    learned (see `initialization`).
 
     Args:
         model: any module.
@@ -181,7 +182,7 @@ def _redrawn(model: nn.Module, seeds: list[int], *, trained: bool) -> tuple[nn.M
     )
     odd = other_law(own, others, trained=trained)
     if odd:
-        raise InputError(f"{title_of(model)} seems to initialize its weights differently, {odd}; {FIX}")
+        raise InputError(f"the controls of {title_of(model)} have another initialization than the model, {odd}; {FIX}")
     return tuple(twin for twin, _ in drawn)
 
 
@@ -205,11 +206,11 @@ def _twin(model: nn.Module, seed: int, *, tables: bool) -> tuple[nn.Module, set[
     for where, parameter in named.named_parameters():
         if parameter.isnan().any():
             raise InputError(
-                f"cannot reinitialize {where} of {name}; define reset_parameters() in its module, or {FIX}"
+                f"cannot reinitialize parameter {where!r} of module {name!r}; define reset_parameters() there, or {FIX}"
             )
     table = copied_table(named, before, known) if tables else ""
     if table:
-        raise InputError(f"the buffer {table} of {name} may be learned, but has no initializer; {FIX}")
+        raise InputError(f"buffer {table!r} of module {name!r} may be learned, but has no initializer; {FIX}")
     return twin.to(device), {where for where, parameter in named.named_parameters() if id(parameter) in known}
 
 
@@ -259,14 +260,14 @@ def explained_beyond_controls(
 ) -> ExplainedFraction:
     """Compute the fraction explained beyond controls, from the unexplained fractions on test samples and resamples.
 
-    The interval is that of Student's t for the log ratio, with Satterthwaite's degrees of freedom. Its variance is the
-    variance over resamples plus (1 + 1 / controls) times the variance between controls.
+    The interval is that of Student's t for the log ratio, with Satterthwaite's degrees of freedom. The variance of the
+    log ratio is the variance over resamples + (1 + 1 / controls) * (variance between controls).
 
     Args:
         left: unexplained fraction of the network (1 + resamples,).
         twins_left: unexplained fraction of each control (1 + resamples, control).
         num_samples: number of test samples.
-        reason: reason for which there are no controls.
+        reason: reason why there are no controls.
 
     Source: this project.
     """

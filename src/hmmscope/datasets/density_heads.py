@@ -1,4 +1,4 @@
-"""Density heads: network outputs as a mixture of simple densities of the next vector.
+"""Density heads: functions from network outputs to a mixture density of the next vector.
 
 For each of K mixture components, the network outputs a log weight and the parameters of a density of standardised
 vectors.
@@ -95,7 +95,7 @@ class GaussianHead(DensityHead):
 
 @registry.density("poisson")
 class PoissonHead(DensityHead):
-    """Components of independent coordinates y ~ Poisson(centre_y exp(number_y)), with network output number_y."""
+    """Components of independent coordinates y ~ Poisson(centre_y exp(number_y)); number_y is a network output."""
 
     @property
     def numbers(self) -> int:
@@ -112,7 +112,7 @@ class PoissonHead(DensityHead):
 
 @registry.density("symbols")
 class SymbolsHead(DensityHead):
-    """Components of independent symbols with P(v) ∝ frequency of v * exp(number_v), with network output number_v."""
+    """Components of independent symbols with P(v) ∝ (frequency of v) * exp(number_v); number_v is a network output."""
 
     def __init__(self, process: VectorProcess, num_laws: int) -> None:
         super().__init__(process, num_laws)
@@ -141,7 +141,7 @@ class SymbolsHead(DensityHead):
 
 
 def laws_asked(target: str) -> int | None:
-    """Return the number K of mixture components of the target ``density-K``; None for ``density``."""
+    """Return the number K of mixture components in the name ``density-K``; None for ``density``."""
     word, _, count = target.partition("-")
     if word != "density" or (count and not count.isdecimal()):
         raise InputError(f"target: must be density, or density-K for K mixture components, got {target!r}")

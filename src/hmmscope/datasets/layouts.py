@@ -84,7 +84,7 @@ class Layout:
 
     @cached_property
     def predicted_observations(self) -> NDArray[np.int64]:
-        """Indices t of the observations that a model predicts, those preceded by a token."""
+        """Indices t of the observations that a model predicts, namely those after a token."""
         return np.flatnonzero(self.token_positions > 0)
 
     def vocab_size(self, num_symbols: int) -> int:
@@ -129,7 +129,7 @@ def _columns_on(layout: Layout, device: torch.device) -> Int64[Tensor, " time"]:
 @registry.layout("sequences")
 @dataclass(frozen=True, kw_only=True)
 class SequenceLayout(Layout):
-    """One sequence per sample, optionally after a placeholder token (position 0 of [Limits]).
+    """One sequence per sample, optionally after a placeholder token, as at position 0 in [Limits].
 
     Attributes:
         length: number of observations per sample.
@@ -161,8 +161,8 @@ class HeaderLayout(Layout):
     e_1 .. e_H | o_0 .. o_{T-1}
 
     An entry e of the header is the token V + e, because the tokens 0 .. V - 1 are the symbols. For the process
-    `told-hmms` the entries are numerators of transition and emission probabilities, without the last one of each row.
-    The Bayes-optimal predictor is the filter of the HMM in the header. Models do not predict the header.
+    `told-hmms` the entries are numerators of transition and emission probabilities, except the last numerator of each
+    row. The Bayes-optimal predictor filters with the HMM in the header. Models do not predict the header.
 
     Attributes:
         length: number of observations per sample.

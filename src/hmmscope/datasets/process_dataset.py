@@ -44,7 +44,7 @@ class Batch(Shown):
 
 @dataclass(frozen=True, repr=False)
 class LabelledBatch(Batch):
-    """A batch with computed training labels.
+    """A batch with training labels.
 
     Attributes:
         labels: labels of a target, see `Target.labels`.
@@ -65,7 +65,7 @@ class ProcessDataset:
         length: number of observations per sample (default for recorded sequences: that of the longest, at most 256).
         seed: seed in [0, 2^32).
         layout: `Layout`, instead of `length`.
-        stream: random stream ("corpus", "train", "evaluate", "probe").
+        stream: name of the random stream: "corpus", "train", "evaluate" or "probe".
         device: device of the batches; it does not change the samples.
 
     ``dataset[0:1024]``, ``dataset[[5, 3]]`` and ``dataset[7]`` return a `Batch`; ``dataset.stream(64)`` returns an
@@ -116,7 +116,7 @@ class ProcessDataset:
         return f"ProcessDataset({self.process!r}, {self.layout!r}, seed={self.seed}, stream={self.stream_name!r})"
 
     def different(self, num_samples: int) -> int:
-        """Return `num_samples`, but at most the number of windows of recorded sequences."""
+        """Return the smaller of `num_samples` and the number of windows of recorded sequences."""
         different = self.process.num_different(self.stream_name, self.layout.num_observations)
         return num_samples if different is None else min(num_samples, different)
 

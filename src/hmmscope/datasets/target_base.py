@@ -34,7 +34,7 @@ class Target(ABC):
         unit: unit of the loss.
         exact: True if `optimum` is known.
         ragged: True if samples differ in their number of labels.
-        no_optimum_reason: reason for which `optimum` is unknown.
+        no_optimum_reason: reason why `optimum` is unknown.
         device: device of symbol probabilities (default: that of the samples).
     """
 
@@ -111,8 +111,8 @@ class Target(ABC):
     ) -> Float64[Tensor, "batch judged"]:
         """Compute the distance from the exact answer by position.
 
-        The distance is the total variation, or for vectors the Euclidean distance; for linear processes it is divided
-        by max(1, norm of the exact answer).
+        The distance is the total variation for probabilities and the Euclidean distance for vectors. For linear
+        processes it is divided by max(1, norm of the exact answer).
 
         Source: [Limits] App. C.1.
         """
@@ -124,7 +124,7 @@ class Target(ABC):
         return distance
 
     def happened(self, batch: Batch) -> Int64[Tensor, "batch judged"] | None:
-        """Return the symbols or states that occurred, whose probabilities are in `optimum`, or None for vectors."""
+        """Return the symbols or states that occurred, as outcomes of `optimum`; None for vectors."""
         return None
 
     def counted(self, batch: Batch) -> Bool[Tensor, "batch judged"]:
@@ -140,7 +140,7 @@ class Target(ABC):
         return self.loss_terms(self.optimum(batch), labels.double() if labels.is_floating_point() else labels)
 
     def lower_bound(self, dataset: ProcessDataset, num_samples: int) -> float | None:
-        """Compute the least mean loss on samples 0 .. num_samples - 1; None if unknown."""
+        """Compute the mean loss of the exact answer on samples 0 .. num_samples - 1; None if unknown."""
         return self.lower_bound_terms(dataset[0:num_samples]).mean().item()
 
 
@@ -159,7 +159,7 @@ def complete(observations: Tensor) -> Tensor:
 
 
 class BeforeEachObservation(Target):
-    """Targets that a model predicts before each observation."""
+    """A target that a model predicts before each observation."""
 
     def __init__(self, process: Process, layout: Layout) -> None:
         super().__init__(process, layout)
@@ -181,7 +181,7 @@ class BeforeEachObservation(Target):
 
 
 class AfterEachObservation(Target):
-    """Targets that a model predicts after each observation and at delimiters."""
+    """A target that a model predicts after each observation and at delimiters."""
 
     def __init__(self, process: Process, layout: Layout) -> None:
         super().__init__(process, layout)

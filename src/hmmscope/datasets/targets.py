@@ -29,7 +29,7 @@ TARGETS = ("observation", "belief", "density")
 
 
 class NextObservation(BeforeEachObservation):
-    """The next observation; the exact answer is its distribution under the process, or under the process's prior."""
+    """The next observation; the exact answer is its distribution under the process, or under its prior process."""
 
     kind = "law"
 
@@ -194,7 +194,7 @@ def make_target(name: str, process: Process, layout: Layout) -> Target:
 
 
 def dataset_of(source: Any, process: Process, layout: Layout, *, seed: int = 0, **reading: Any) -> ProcessDataset:
-    """Return recorded sequences as a dataset with the Bayes optimum of an assumed process.
+    """Return recorded sequences as a dataset whose Bayes optimum is that of an assumed process.
 
     Sequences longer than the layout are truncated.
 

@@ -26,9 +26,9 @@ class TextLayout(Layout):
 
     prefix  name of o_0  separator  name of o_1  separator  ...  delimiter  name  separator  ...
 
-    Symbol names and separators must have the same tokens in every context; other names raise an error. The logits of
-    `symbol_tokens` at the token before a name give the symbol's probabilities. Models do not predict an observation
-    that is the first token.
+    Symbol names and separators must have the same tokens in every context; other names raise an error. At the token
+    before a name, the logits of `symbol_tokens` give the symbols' probabilities. An observation that is the first
+    token is not predicted.
 
     Args:
         tokenizer: fast tokenizer of transformers, or a tokenizer of the package tokenizers.
@@ -38,7 +38,7 @@ class TextLayout(Layout):
         prefix: text before the first name.
         num_demonstrations: number of sequences before the last one.
         demonstration_length: number of observations of each demonstration.
-        delimiter: text between sequences, as for `separator`.
+        delimiter: text between sequences; it has the values of `separator`.
 
     Attributes:
         symbol_tokens: token of each symbol.

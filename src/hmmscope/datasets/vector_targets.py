@@ -34,7 +34,7 @@ class NextDensity(BeforeEachObservation):
     Args:
         process: process that emits vectors.
         layout: layout of the samples.
-        num_laws: number of mixture components (default: that of the process, at most 16).
+        num_laws: number of mixture components of the density (default: that of the process, at most 16).
     """
 
     kind = "density"

@@ -62,7 +62,6 @@ def filter_states(
 def log_likelihood_of(
     chain: MarkovChainParams, log_likelihoods: Float64[Tensor, "batch time state"], *, lengths: object = None
 ) -> Float64[Tensor, " batch"]:
-    """Compute the log-likelihoods of `filter_states` without its other results."""
     _check(chain, log_likelihoods)
     if log_likelihoods.shape[2] > MOST:
         return many_states_table.filter_many(chain, log_likelihoods, None, lengths).log_likelihood
@@ -220,7 +219,7 @@ def count_rows(
     lengths: Int64[Tensor, " sequence"],
     weights: NDArray[np.float64] | None = None,
 ) -> StateCounts:
-    """Compute `count_states` for consecutive sequences in one array; occupancy is (row, state).
+    """Compute expected counts of consecutive sequences in one array; the occupancy has shape (row, state).
 
     Args:
         chain: Markov chain.

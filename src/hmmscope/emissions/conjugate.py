@@ -1,6 +1,6 @@
 """Conjugate priors of exponential emission families.
 
-log P(x | state) = features(x) · natural(parameters), and sufficient statistics are weighted sums of features.
+log P(x | state) = features(x) · natural(parameters). Sufficient statistics are weighted sums of features.
 """
 
 import math
@@ -60,8 +60,8 @@ class NormalInverseWishart(Shown):
 
     covariance ~ inverse Wishart(degrees, degrees * spread),  mean | covariance ~ N(centre, covariance / strength)
 
-    For "diag" and "spherical" covariances this is the normal-inverse-gamma prior. After n observations x, with the sum
-    s of z = x - centre and the sum Q of z z^T, prior strength and degrees grow by n, and
+    For "diag" and "spherical" covariances this is the normal-inverse-gamma prior. For n observations x, let s be the
+    sum of z = x - centre and Q the sum of z z^T. In the posterior, strength and degrees grow by n, and
 
         mean | covariance ~ N(centre + s / (strength + n), covariance / (strength + n))
         scale = degrees * spread + Q - s s^T / (strength + n)
@@ -72,8 +72,8 @@ class NormalInverseWishart(Shown):
         covariance_type: See `GaussianHMM`.
         centre: Prior mean (coordinate,).
         spread: Prior variances (coordinate,).
-        prior_strength: Number of observations that the prior mean is worth.
-        degrees: Number of observations that the prior variances are worth; above the number of coordinates minus one.
+        prior_strength: Weight of the prior mean, as a number of observations.
+        degrees: Weight of the prior variances, as a number of observations; above (number of coordinates) - 1.
     """
 
     covariance_type: str
@@ -242,7 +242,7 @@ class GammaRates(Shown):
         return torch.cat([rates.log(), -rates, torch.ones_like(rates)], -1)
 
     def moments(self, laws: Mapping[str, Tensor]) -> Tensor:
-        """Compute E[features | state]; the last feature, with a constant weight, is set to zero."""
+        """Compute E[features | state]; the last feature, which does not depend on the rate, is set to zero."""
         rates = laws["rates"]
         return torch.cat([rates, torch.ones_like(rates), torch.zeros_like(rates)], -1)
 

@@ -1,6 +1,6 @@
 """Gaussian densities, and weighted fits of Gaussians, for vectors with missing entries (NaN).
 
-C Gaussians have means (C, Y) and variances (C, Y) or covariance matrices (C, Y, Y).
+C Gaussians of Y coordinates have means (C, Y) and variances (C, Y) or covariance matrices (C, Y, Y).
 """
 
 import math
@@ -116,8 +116,8 @@ def explained_best(
 
     mean_c = sum_n w_nc x_n / sum_n w_nc;   covariance_c = sum_n w_nc (x_n - mean_c)(x_n - mean_c)^T / sum_n w_nc
 
-    The fit is restricted to covariances for which covariance_c - diag(floor) is positive semidefinite. For covariance
-    matrices, missing entries are replaced by their conditional expectation; for variances they are skipped.
+    Every covariance_c - diag(floor) must be positive semidefinite. Fits of covariance matrices replace missing entries
+    by their conditional expectation; fits of variances skip them.
 
     Source: Ghahramani and Jordan (1994) for missing entries.
 

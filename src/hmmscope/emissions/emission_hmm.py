@@ -41,7 +41,8 @@ class EmissionHMM(VectorProcess):
     state_0 ~ initial;  state_{t+1} ~ transition[state_t];  observation_t ~ emission of state_t
 
     A family is a subclass that defines `file_arrays` (array names), `probability_arrays` (names of arrays with rows
-    that are distributions), `num_symbols` (coordinates) and the methods below. Probabilities are not rounded.
+    that are distributions), `num_symbols` (coordinates) and the methods below. Unlike those of an `HMM`, probabilities
+    are not rounded.
 
     Attributes:
         initial, transition: Initial distribution (state,) and `[i, j]` = P(next j given now i).
@@ -50,8 +51,8 @@ class EmissionHMM(VectorProcess):
         title, source: Description and origin.
 
     Args:
-        initial, transition: Probabilities (S,) and (S, S); rows sum to 1.
-        states: Names of the S states.
+        initial, transition: Probabilities (state,) and (state, state); rows sum to 1.
+        states: Names of the states.
         title, source: Description and origin.
 
     Raises:
@@ -141,7 +142,7 @@ class EmissionHMM(VectorProcess):
         occupancy: Float64[Tensor, "row state"],
         min_variance: Tensor,
     ) -> dict[str, Any]:
-        """Fit the emission arrays to observations weighted by state probabilities.
+        """Fit the emission arrays to observations, weighted by P(state | all observations).
 
         Args:
             observations: Vectors (row, coordinate), NaN where missing.

@@ -34,7 +34,7 @@ _BY_AXES = {1: "spherical", 2: "diag", 3: "full"}
 class GaussianHMM(EmissionHMM):
     """HMM with Gaussian emissions.
 
-    observation_t ~ N(means[state_t], covariance of state_t), with Y coordinates
+    observation_t ~ N(means[state_t], covariance of state_t), with S states and Y coordinates
 
     Source: Rabiner (1989), section IV.A; covariance types as in hmmlearn.
 

@@ -34,15 +34,15 @@ class GaussianMixtureHMM(EmissionHMM):
 
     Attributes:
         weights: Mixture weights (state, gaussian).
-        centres: Component means (state, gaussian, coordinate).
+        centres: Means of the Gaussians (state, gaussian, coordinate).
         covariances: Variances or covariance matrices, in the shape of `covariance_type`.
         covariance_type: "spherical" (S, K), "diag" (S, K, Y), "full" (S, K, Y, Y), or "tied" (S, Y, Y).
         means, variances: Moments of each state.
 
     Args:
         initial, transition: See `EmissionHMM`.
-        weights: Mixture weights (S, K); rows sum to 1.
-        centres: Component means (S, K, Y).
+        weights: Mixture weights (S, K) of K Gaussians in S states; rows sum to 1.
+        centres: Means of the Gaussians (S, K, Y).
         covariances: Variances or covariance matrices, in the shape of `covariance_type`.
         covariance_type: See above (default: "diag").
         states, title, source: See `EmissionHMM`.

@@ -1,8 +1,7 @@
 """Compiled filter, smoother and Viterbi loops for few states, given log-likelihoods.
 
-If every transition probability is at least 1e-20, beliefs that underflow are negligible. Otherwise sequences are
-recomputed in log space if a relevant belief is below 1e-200, or below 1e-100 with transition probabilities below
-1e-100.
+If every transition probability is at least 1e-20, beliefs that underflow are negligible. Otherwise a sequence is
+recomputed in log space if a relevant belief is below 1e-200, or 1e-100 if some transition probability is below 1e-100.
 """
 
 from functools import cached_property
@@ -86,7 +85,7 @@ class LogLikelihoodBatch:
 
     Args:
         law: Markov chain of at most `MOST` states.
-        rows: log P(o | state) of all sequences (N, S).
+        rows: log P(o | state) of all sequences (observation, state).
         offsets, lengths: Offset and length of each nonempty sequence (n,).
         reset_mask: True where a new sequence starts (T,).
         numbers: Index of each sequence in its batch (n,).

@@ -1,7 +1,6 @@
-"""Filter of chains with many states, in which each observation is a symbol of its own.
+"""Filter of chains with many states; each observation is treated as its own symbol.
 
-A sequence is filtered in log space if the log-likelihoods of one observation differ by over `RANGE` nats between
-states.
+A sequence is filtered in log space if the states' log-likelihoods of one observation differ by more than `RANGE` nats.
 """
 
 import math

@@ -30,7 +30,7 @@ class MultichannelHMM(EmissionHMM):
 
     Args:
         initial, transition: See `EmissionHMM`.
-        emissions: Emission matrices (S, V), one per channel, or one matrix of all channels side by side.
+        emissions: Emission matrix (state, symbol) of each channel, or one matrix of all channels side by side.
         sizes: Number of symbols of each channel; needed if `emissions` is one matrix.
         states, title, source: See `EmissionHMM`.
 
@@ -84,7 +84,8 @@ class MultichannelHMM(EmissionHMM):
         """Return the process of vectors (input, observation) under a policy, see `policy_rows`.
 
         The result's states are pairs (input, state), or triples (input, state, observation) if the policy depends on
-        the observation or with `one_hot`, which makes vectors of U + V zeros and ones.
+        the observation or `one_hot` is true. With `one_hot` the vectors are the one-hot input followed by the one-hot
+        observation.
         """
         count, size, num_seen = hmm.emission.shape
         rows_UVU, first_U = policy_rows(policy, first, count, num_seen)

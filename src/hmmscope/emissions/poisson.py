@@ -25,7 +25,7 @@ LARGE = 1e6
 class PoissonHMM(EmissionHMM):
     """HMM with Poisson emissions.
 
-    Coordinate y of observation_t ~ Poisson(rates[state_t, y]), independent given the state
+    observation_t[y] ~ Poisson(rates[state_t, y]), independently for each coordinate y
 
     Source: Zucchini, MacDonald and Langrock (2016), *Hidden Markov Models for Time Series*.
 
@@ -34,7 +34,7 @@ class PoissonHMM(EmissionHMM):
 
     Args:
         initial, transition: See `EmissionHMM`.
-        rates: Mean counts (S, Y), or (S,) for one coordinate; positive.
+        rates: Positive mean counts (state, coordinate), or (state,) for one coordinate.
         states, title, source: See `EmissionHMM`.
 
     Raises:
@@ -154,7 +154,7 @@ def _least(observations: Tensor, min_variance: Tensor) -> Tensor:
 
 
 def _log_probs(counts: Tensor, rates: Tensor) -> Tensor:
-    """Return log P(count | rate), computed from deviances to avoid cancellation.
+    """Return log P(count | rate), by a formula without cancellation.
 
     Source: Loader (2000), *Fast and accurate computation of binomial probabilities*.
     """

@@ -1,4 +1,4 @@
-"""Markov chain parameters and posteriors, for any emission."""
+"""Markov chain parameters and posteriors of states, for any emission family."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ class MarkovChainParams(Shown):
     """Markov chain: state_0 ~ initial;  state_{t+1} ~ transition[state_t].
 
     Attributes:
-        initial, transition: Probabilities (S,) and (S, S); rows sum to one.
+        initial, transition: Probabilities (state,) and (state, state); rows sum to one.
     """
 
     initial: Float64[Tensor, " state"]

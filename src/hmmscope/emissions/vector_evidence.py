@@ -51,10 +51,10 @@ def vector_evidence(
         num_threads: Number of threads (default: torch's).
         seed: Random seed.
         most, callback: See `hmmscope.inference.evidence.evidence`.
-        chain: Priors of the initial distribution and transitions, where they have constraints.
+        chain: Priors of the initial distribution and transition matrix, if they have constraints.
 
     Returns:
-        The evidence; None above eight states or `most`.
+        The evidence; None for over eight states, or if (number of observations) * (number of states)^2 exceeds `most`.
     """
     size, features = model.num_states, laws.features(observations)
     if size == 1:

@@ -18,7 +18,7 @@ PAIRS = pairs_in_rows, pairs_of_rows, product_of_pairs = (
 
 
 class Bfloat16Maps(NamedTuple):
-    """Packed maps by layer (no layers without rounding), and buffers for their operands.
+    """Packed maps by layer, and buffers for their operands; without rounding there are no layers.
 
     For a map (out, in), fields ending in `forward` pack pairs of columns (out, in / 2), fields ending in `backward`
     pairs of rows (out / 2, in).

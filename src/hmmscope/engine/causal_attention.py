@@ -1,4 +1,4 @@
-"""Causal softmax attention of a chunk, vectorised over samples (over heads too if samples are few).
+"""Causal softmax attention of a chunk, vectorised over samples, and over heads if there are few samples.
 
 s[t, u] = q_t · k_u,  u <= t;   p = softmax over u;   mixed_t = sum_u p[t, u] v_u          q rotated, scaled; k rotated
 dp[t, u] = dmixed_t · v_u;  ds = p (dp - sum_u p dp)
@@ -134,8 +134,8 @@ def attend(
     """Write the mixed values to `out` (panels, width, panel), from queries, keys and values (panels, 3 width, panel).
 
     Args:
-        cos, sin, none: Cosines and sines of rotary positions (step, head width), without rows if the model has none;
-            and an array without rows.
+        cos, sin, none: Cosines and sines of rotary positions (step, head width), and an array without rows; all have
+            no rows if positions are not rotary.
         work: Arrays of one head and lane group.
         values: Work vector.
     """

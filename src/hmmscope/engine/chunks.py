@@ -1,7 +1,7 @@
 """Memory layout of a chunk of samples, and computation of its input, norms, head and loss.
 
-Column n = t * samples + b is position t of sample b (one SIMD lane). Columns are divided into panels of `panel`
-columns, so F features per column are an array (panels, F, panel). Padding has zero loss weight.
+Column n = t * samples + b is position t of sample b (one SIMD lane). Panels are groups of `panel` columns, so F
+features per column are an array (panels, F, panel). Padding has zero loss weight.
 """
 
 import math
@@ -19,9 +19,9 @@ class StepInputs(NamedTuple):
 
     Attributes:
         tokens, vectors: Inputs, of shapes (sample, step) and (sample, step, input).
-        ids, values: Labels: class numbers (sample, supervised), negative for none; or vectors (sample, supervised,
-            output).
-        columns: Index of each step in the supervised axis; -1 for a step without a label.
+        ids, values: Labels: class numbers (sample, labelled step), negative for none; or vectors (sample, labelled
+            step, output).
+        columns: Index of each step among the labelled steps; -1 for a step without a label.
         kind: 0 for cross-entropy, 1 for squared error.
     """
 

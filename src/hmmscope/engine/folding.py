@@ -1,6 +1,6 @@
 """Folding of norms into the linear maps after them, unfolding of gradients, and AdamW, on flat parameter vectors.
 
-A norm's output y = gain hat + shift enters a linear map, and map y + bias = folded hat + moved:
+A norm's output y = gain * hat + shift enters a linear map: map y + bias = folded hat + moved, where
 
     folded[o, i] = map[o, i] gain[i]         moved[o] = bias[o] + sum_i map[o, i] shift[i]
 
@@ -84,10 +84,6 @@ def adamw(
     theta: X1, gradient: X1, first: X1, second: X1, scale: float, rate: float, beta1: float, beta2: float,
     epsilon: float, decay: float, step: int,
 ) -> None:  # fmt: skip
-    """Take an AdamW step (Loshchilov and Hutter 2019) as torch does; `step` counts from 1.
-
-    g = scale gradient;  m = m + (1 - beta1)(g - m);  v = beta2 v + (1 - beta2) g^2
-    """
     wide()
     number = theta.dtype.type
     keep, grow, hold, add = number(1 - rate * decay), number(1 - beta1), number(beta2), number(1 - beta2)

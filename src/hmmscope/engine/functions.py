@@ -62,7 +62,6 @@ def _number(typing, x):  # type: ignore[no-untyped-def]
 
 
 def exponential(x: Any) -> Any:
-    """Return exp(x); in float32, x is first clamped to [-87.3, 88]."""
     return math.exp(x)
 
 

@@ -28,7 +28,7 @@ _ALIGNED = 64  # bytes: a cache line
 
 @dataclass(frozen=True)
 class ChunkPlan:
-    """Division of a batch into `chunks` (first sample, number of samples), with `lanes` columns per position."""
+    """Division of a batch into `chunks` (first sample, number of samples) with `lanes` columns per position."""
 
     steps: int
     lanes: int
@@ -63,7 +63,6 @@ def _lanes(samples: int, heads: int) -> int:
 
 
 def empty(shape: Sequence[int], dtype: np.dtype, poison: bool = False) -> Array:
-    """Allocate an aligned array; `poison` fills it with NaN, to expose reads before writes."""
     size = math.prod(shape) * dtype.itemsize
     raw = np.empty(size + 3 * _ALIGNED, np.uint8)  # with padding, so that arrays never seem to overlap
     begin = -raw.ctypes.data % _ALIGNED
@@ -129,7 +128,6 @@ def numbers_of(shapes: Maps | CellMaps) -> int:
 
 
 def halves_of(sizes: Sizes, dtype: np.dtype, poison: bool = False, *, rounded: bool) -> Bfloat16Maps:
-    """Allocate the packed bfloat16 maps of a decoder; they have no layers if `rounded` is false."""
     layers, width, hidden = sizes.layers if rounded else 0, sizes.width, sizes.hidden
     maps = [(layers, *m) for m in ((3 * width, width), (width, width), (hidden, width), (width, hidden))]
     return Bfloat16Maps(*_pairs(maps, dtype, poison))

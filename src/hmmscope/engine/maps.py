@@ -22,7 +22,6 @@ def columns_of(panel, steps, samples, width):  # type: ignore[no-untyped-def]
 
 @compile_unit()
 def mapped(m: X2, bias: X1, x: X2, used: int, add: bool, y: X2) -> None:
-    """Compute y = (y if add) + m x + bias for the first `used` columns of a panel."""
     rows, cols = m.shape
     size = x.shape[1]
     product(rows, used, 1, cols, m, 0, cols, 1, 0, x, 0, size, 0, y, 0, size, add, bias, 0)
@@ -59,7 +58,6 @@ def add_rows(x: X3, steps: int, samples: int, total: X1) -> None:
 
 @compile_unit()
 def turned(x: X3, steps: int, samples: int, result: X2) -> None:
-    """Write the transpose of x, result[n, i] = x[i, n], in stripes of i that are one tile wide."""
     panels, width, size = x.shape
     for panel in range(panels):
         used = columns_of(panel, steps, samples, size)
@@ -71,7 +69,6 @@ def turned(x: X3, steps: int, samples: int, result: X2) -> None:
 
 @compile_unit()
 def add_outer(dy: X3, x: X2, steps: int, samples: int, width: int, total: X2, zeros: X1) -> None:
-    """Add sum_n dy[o, n] x[n, i] to total[o, i]; x is a result of `turned`."""
     rows, size = dy.shape[1:]
     whole, group = (steps * samples) // size, max(1, COLUMNS // size)
     last, at = steps * samples - whole * size, rows * size
@@ -95,7 +92,6 @@ def add_outer(dy: X3, x: X2, steps: int, samples: int, width: int, total: X2, ze
 
 @compile_unit()
 def add_gradient(dy: X3, x: X3, steps: int, samples: int, turn: X2, total: X2, bias: X1, zeros: X1) -> None:
-    """Add sum_n dy_n x_n^T to `total` and sum_n dy_n to `bias`, over columns n."""
     add_rows(dy, steps, samples, bias)
     turned(x, steps, samples, turn)
     add_outer(dy, turn, steps, samples, x.shape[1], total, zeros)

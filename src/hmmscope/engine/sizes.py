@@ -39,7 +39,6 @@ class Sizes:
 
 
 def unfit(width: int, heads: int) -> str | None:
-    """Return why a width does not divide into SIMD vectors, or None if it does."""
     if width % 16:
         return f"width: must be a multiple of 16, got {width}"
     if heads and (width % heads or width // heads % 8):

@@ -50,11 +50,11 @@ class BaumWelchFit:
         restart_gap: Log-likelihood difference between the best two restarts, in nats; infinite for one restart.
         restarts_agree: True if the best two restarts agree.
         bic: Bayesian information criterion; smaller is better.
-        num_free: Number of free probabilities of each parameter array; fixed arrays have none, tied rows count once.
+        num_free: Number of free probabilities of each parameter array; fixed ones have none, tied rows count once.
         num_zeros: Number of probabilities of each parameter array that `start` fixes at zero.
         history: Log-likelihood, in nats, by restart and iteration.
         lists_free: True if `remarks` list the free parameters.
-        rules: Constraints of the fit by parameter array, or of the M-step.
+        rules: Constraints of the fit by parameter array, or an `MStepSettings` that contains them.
     """
 
     hmm: Any
@@ -107,30 +107,32 @@ def fit_baum_welch(
 
     transition_ij ∝ E[transitions i -> j];  emission_iv ∝ E[symbols v emitted by i]
 
-    With a pseudo-count c the fit is the posterior mode under Dirichlet(1 + c) rows. Zeros in `start` stay zero.
+    With `pseudo_count` c the fit is the posterior mode under independent Dirichlet(1 + c) priors of all rows. Zeros in
+    `start` stay zero.
 
-    At least three restarts run. The search ends when the log-likelihoods of the best two agree within `agreement` nats
-    per observation or 0.1 nats in total. Each restart runs ten iterations from each of `num_tries` random starts, and
-    continues the best. Every second random start favours self-transitions.
+    At least three restarts run. The search ends when the log-likelihoods of the best two restarts differ by at most
+    `agreement` nats per observation or 0.1 nats in total. Each restart runs ten iterations from each of `num_tries`
+    random starts, and continues from the best result. Every second random start favours self-transitions.
 
     Source: Baum et al. (1970); short runs: Biernacki, Celeux and Govaert (2003).
 
     Args:
-        observations: Symbols in [0, V), (batch, time), or flat sequences; missing: `hmmscope.MISSING`, or V if flat.
+        observations: Symbols in [0, V), `hmmscope.MISSING` where missing (batch, time); or flat sequences, V where
+            missing.
         num_states, num_symbols: Numbers S and V of states and symbols.
         lengths: Number of observations of each sequence (batch,).
         start, fixed, tied_emissions, constraints: See `FitOptions`; each tied group receives one pseudo-count.
         known_states: States, or sets of allowed states, at some times, see `filter_beliefs`.
         sequence_weights: Weights (batch,) of log-likelihoods and counts; a weight of 2 equals two copies.
         num_restarts: Maximum number of restarts, which run on torch's threads.
-        num_tries: Number of random starts per restart; 1 skips the ten iterations.
-        agreement: See above, in nats per observation.
+        num_tries: Number of random starts per restart; with 1 there is no selection after ten iterations.
+        agreement: Difference of the best two restarts at which the search ends, in nats per observation.
         max_iterations: Maximum number of iterations per restart.
         tolerance: Gain, in nats per observation, below which a restart has converged.
         pseudo_count: Number added to each expected count; at least 0.
         seed: Seed in [0, 2^32).
-        callback: Function called from several threads with a number of iterations completed or skipped; if it returns
-            True, the search stops.
+        callback: Function called from several threads with a number of iterations that were completed or skipped; the
+            search stops if it returns True.
 
     Raises:
         InputError: There are no observations, an option is out of range, or `start` gives a sequence probability zero.
@@ -251,7 +253,7 @@ def fit_stream(
     average_k = (1 - rate_k) average_{k-1} + rate_k E[counts of batch k] / number of its sequences,  rate_k =
     k^-exponent
 
-    In each update, `pseudo_count` is divided by the number of sequences seen so far.
+    Each update adds `pseudo_count` / (number of sequences seen so far) to the averages.
 
     Source: Cappé and Moulines (2009).
 

@@ -13,8 +13,8 @@ def r_hat(draws: Array) -> Array:
     """Compute rank-normalized split R-hat; values above 1.01 mean that the chains have not mixed.
 
     R-hat = sqrt((within (n - 1) / n + between) / within), where within and between are variances within and between
-    chains of n draws. The result is the larger of two R-hats, of the draws and of their distances from the median, both
-    replaced by the normal quantiles of their ranks.
+    chains of n draws. It is computed for the draws and for their distances from the median, each transformed to normal
+    quantiles of ranks. The result is the larger of the two.
 
     Source: Vehtari, Gelman, Simpson, Carpenter and Bürkner (2021).
 
@@ -29,10 +29,10 @@ def r_hat(draws: Array) -> Array:
 
 
 def effective_sizes(draws: Array) -> tuple[Array, Array]:
-    """Compute the effective sample sizes of bulk and tails; both are NaN for constant draws.
+    """Compute the effective sample sizes of the bulk and of the tails; both are NaN for constant draws.
 
-    The tail size is the smaller of the sizes at the 5 % and the 95 % quantile. Geyer's monotone sequence truncates the
-    autocorrelations.
+    The tail size is the smaller of the sizes at the 5 % and the 95 % quantile. Geyer's initial monotone sequence
+    truncates the sum of autocorrelations.
 
     Source: Vehtari et al. (2021), see `r_hat`.
 
@@ -47,7 +47,7 @@ def effective_sizes(draws: Array) -> tuple[Array, Array]:
 def equal_tails(draws: Array, worth: Array, share: float = 0.95) -> tuple[Array, Array]:
     """Compute the ends of equal-tailed intervals, widened for a small effective sample size.
 
-    The ends are the order statistics of number tail * (effective size + 1); for few draws, the minimum and maximum.
+    The lower end has rank tail * (effective size + 1) among that many draws; few draws give minimum and maximum.
 
     Source: Hyndman and Fan (1996), definition 6 (Weibull).
 
@@ -114,7 +114,8 @@ def matching(agreement: Array, orders: NDArray[np.int64] | None = None) -> NDArr
     """Match the state labels of a draw to those of a reference by the Hungarian method.
 
     Args:
-        agreement: Number of steps at which the draw's path is in state i and the reference path in state j (..., S, S).
+        agreement: `[..., i, j]` = number of steps at which the draw's path is in state i and the reference path in
+            state j.
         orders: Permutations among which the result is chosen (order, state); None for all.
 
     Returns:

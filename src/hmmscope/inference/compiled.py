@@ -70,7 +70,7 @@ class Filtered(Shown):
         predictive: P(o_{t+1} | o_0..o_t) (batch, time, symbol), if requested.
         norms: P(o_t | o_0..o_{t-1}) of sequences without underflow risk (batch, time); ones in padding.
         terms: log P(o_t | o_0..o_{t-1}) of all sequences.
-        underflow_risk: For each row with underflow risk, its beliefs stored as `ScaledBeliefs`.
+        underflow_risk: `ScaledBeliefs` of each row with underflow risk.
     """
 
     tables: Tables
@@ -306,7 +306,6 @@ def forward_in_products(
 def filter_underflow_safe(
     process: Tables, symbols_T: Int64[Tensor, " time"], reset_mask: NDArray[np.bool_], terms: NDArray[np.float64]
 ) -> ScaledBeliefs:
-    """Filter one sequence without underflow; write log P(o_t | past) to `terms`."""
     size = process.num_states
     found = ScaledBeliefs(np.empty((len(symbols_T), size)), np.empty((len(symbols_T), size), np.int64))
     first, emission = (part.astype(np.float64, copy=False) for part in (process.first, process.emission))

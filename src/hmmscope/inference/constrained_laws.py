@@ -1,4 +1,4 @@
-"""Distributions of rows of probabilities under constraints, and symmetries of the states."""
+"""Priors of constrained rows of probabilities, and permutations of states that preserve constraints."""
 
 import itertools
 import math
@@ -81,7 +81,7 @@ class ConstrainedRows(Shown):
         return found
 
     def _move(self, values: Array, seen: Array, before: Array, random: np.random.Generator) -> None:
-        """Update groups tied across rows by slice sampling along random lines that preserve row sums."""
+        """Update groups tied across rows by slice sampling along random lines, which preserve row sums."""
         blocks = list(itertools.compress(self._blocks, self._linked))
         own = np.unique(np.concatenate([block for block, _, _ in blocks]))
         sums = np.zeros((len(blocks), len(own)))

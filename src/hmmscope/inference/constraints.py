@@ -21,15 +21,15 @@ _LEAST = 1e-13
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Constraints:
-    """Constraints on the parameter arrays of an HMM: for each an array of the same shape, or None.
+    """Constraints on the parameter arrays of an HMM; each is None or an array of the same shape.
 
     In an array of booleans, True marks an entry that may be positive. In other arrays or nested lists, a number fixes
-    an entry, None or NaN leaves it free, and a name ties it to the entries of the same name.
+    an entry, and None or NaN leaves it free. Entries with the same name are tied: they have equal values.
 
     Attributes:
-        initial, transition, emission, durations: Constraints of shapes (S,), (S, S), (S, V) and (S, D). With U inputs,
-            transition and emission have shapes (U, S, S) and (U, S, V); without the first axis they apply to all
-            inputs, and names tie entries across inputs.
+        initial, transition, emission, durations: Constraints (state,), (state, state), (state, symbol), (state,
+            duration). With inputs, transition and emission have a first axis (input, ...); without it they apply to
+            all inputs, and names tie entries across inputs.
     """
 
     initial: Any = None
@@ -234,7 +234,7 @@ def row_constraints(
     classes: NDArray[np.int64] | None,
     support: Mapping[str, NDArray[np.bool_]],
 ) -> dict[str, RowConstraints]:
-    """Merge the constraints `given`, fixed parts, tied emission classes, and zeros outside `support`."""
+    """Combine the constraints `given`, fixed arrays, tied emission classes, and zeros outside `support`."""
     found = dict[str, RowConstraints]()
     for part, own in rows.items():
         entries = np.full(own.shape, None, object)

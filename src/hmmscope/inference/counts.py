@@ -38,7 +38,6 @@ class Counts(NamedTuple):
 
 
 def add_counts(process: Tables, work: PackedSequences, counts: Counts, num_threads: int | None = None) -> None:
-    """Add weighted expected counts, which are invalid if a sequence has probability zero; write log-likelihoods."""
     narrow, many = side_by_side(process, work) or one_by_one(process), not few(process, work)
     each = 8 * process.num_states * int(work.lengths.max(initial=1))
     rows = min(ROWS, max(TILE_ROWS, 64 * BLOCK_BYTES // each)) if many else max(1, BLOCK_BYTES // each)

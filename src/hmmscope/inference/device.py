@@ -1,7 +1,7 @@
 """Likelihoods and mixture predictions in torch operations, for GPUs.
 
-Results mark the pairs (component, sequence) with underflow risk (a tiny belief in float64, a tiny norm in float32); the
-caller recomputes them.
+Results mark pairs (component, sequence) with underflow risk (a tiny belief in float64, a tiny norm in float32). The
+caller recomputes these pairs.
 """
 
 import functools
@@ -260,7 +260,6 @@ def mixture_predictions_there(
 def again_in_logs(
     law: HMMParams, observations_BT: Int64[Tensor, "batch time"], starts_T: Bool[Tensor, " time"]
 ) -> tuple[Float64[Tensor, "time batch"], Float64[Tensor, "time batch symbol"]]:
-    """Recompute log P(o_t | past) and predictions of one component without underflow."""
     symbols_SV = law.emission_MSV[0]
     steps = list(forward_steps(law, observations_BT[None], starts_T))
     before = [law.initial_MS.expand(len(observations_BT), -1), *(step.next_probs[0] for step in steps[:-1])]

@@ -37,7 +37,7 @@ class Model(NamedTuple):
     """Parameters of one HMM, or of several HMMs along a leading axis.
 
     Attributes:
-        initial, transition, emission: Probabilities of shapes (..., S), (..., S, S) and (..., S, V).
+        initial, transition, emission: Probabilities (..., state), (..., state, state) and (..., state, symbol).
     """
 
     initial: Array
@@ -82,7 +82,7 @@ class MStepSettings:
     constraints: Mapping[str, RowConstraints] = field(default_factory=dict, repr=False)
 
     def maximise(self, model: Model, counts: Counts) -> Model:
-        """Maximize the expected log-posterior; zeros and rows without counts stay unchanged."""
+        """Maximize the expected log-posterior; zeros, and rows with zero counts, stay unchanged."""
         found, visits = [], np.swapaxes(counts.emissions, -1, -2)
         for part, before, count in zip(PARTS, model, (counts.initial, counts.transitions, visits), strict=True):
             if part in self.fixed:
@@ -138,7 +138,6 @@ class MStepSettings:
         return Model(*(given if part in self.fixed else own for part, given, own in parts))
 
     def log_prior(self, model: Model) -> Array:
-        """Return the log prior density, with Dirichlet(1 + pseudo_count) rows, up to a constant (...)."""
         kept = {*self.fixed, *self.constraints}
         free = [rows for part, rows in zip(PARTS, model, strict=True) if part not in kept]
         total = np.zeros(model.initial.shape[:-1])

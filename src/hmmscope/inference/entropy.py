@@ -37,9 +37,9 @@ class BlockEntropies(Shown):
 
     Attributes:
         block: Block entropies H(o_0..o_{n-1}) (length,).
-        myopic: h_n = H(o_{n-1} | o_0..o_{n-2}), an upper bound on the entropy rate.
-        informed: H(o_{n-1} | o_0..o_{n-2}, first state), a lower bound; None for a `GeneralisedHMM`.
-        excess: H(block n) - n h_n, which converges to the excess entropy.
+        myopic: Conditional entropies h_n = H(o_{n-1} | o_0..o_{n-2}), upper bounds on the entropy rate.
+        informed: H(o_{n-1} | o_0..o_{n-2}, first state), lower bounds on the entropy rate; None for a `GeneralisedHMM`.
+        excess: H(o_0..o_{n-1}) - n h_n, which converges to the excess entropy.
     """
 
     block: Float64[Tensor, " length"]
@@ -99,7 +99,7 @@ class EntropyRate:
     Attributes:
         value: Entropy rate, or its estimate.
         low, high: 95 % interval; equal to `value` if exact.
-        lower_bound, upper_bound: Bounds that always hold.
+        lower_bound, upper_bound: Bounds on the entropy rate that hold with certainty.
         exact: True if `value` is exact up to rounding.
         method: "unifilar", "mixed states" or "sampling".
     """
@@ -121,14 +121,14 @@ def entropy_rate(
     seed: int = 0,
     max_mixed_states: int = 300,
 ) -> EntropyRate:
-    """Compute the entropy rate, the least mean loss of any predictor of long sequences.
+    """Compute the entropy rate, the smallest mean loss that a predictor of long sequences can reach.
 
     A unifilar process (state and symbol determine the next state) has the exact entropy rate
 
         sum_s stationary[s] * H(symbols from s)
 
     The rate is also exact if there are finitely many mixed states (reachable beliefs). Otherwise the result is an
-    estimate, the mean entropy of exact predictions in the last two thirds of sampled sequences. For vector processes
+    estimate: the mean entropy of exact predictions over the last two thirds of sampled sequences. For vector processes
     the result is the differential entropy rate, without bounds.
 
     Source: Shannon (1948) for unifilar sources; Blackwell (1957) for mixed states.

@@ -75,8 +75,8 @@ def filter_beliefs(
         lengths: Number of observations of each sequence (batch,). A single column (time, 1) is cut into sequences of
             these lengths, as in hmmlearn.
         known_states: States, or sets of allowed states, at some times (`hmmscope.inference.known_states.as_allowed`).
-            Results are conditional on the known states up to t; the likelihood is joint with them.
-        inputs: Inputs of an `InputOutputHMM` (batch, time); predictions are NaN, because the next input is unknown.
+            Beliefs at t are conditional on the known states up to t; the likelihood is joint with all of them.
+        inputs: Inputs of an `InputOutputHMM` (batch, time); predictions are NaN: the next input is unknown.
 
     Raises:
         InputError: A symbol, `reset_mask` or `lengths` is invalid, or with `strict` a prefix has probability zero.

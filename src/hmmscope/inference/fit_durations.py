@@ -32,7 +32,7 @@ class SemiMarkovParams(NamedTuple):
     """Parameters of a hidden semi-Markov model; `durations[i, d - 1]` = P(a visit of state i lasts d steps).
 
     Attributes:
-        initial, transition, durations, emission: Probabilities of shapes (S,), (S, S), (S, D) and (S, V).
+        initial, transition, durations, emission: Arrays (state,), (state, state), (state, duration), (state, symbol).
     """
 
     initial: Array
@@ -123,13 +123,13 @@ def fit_durations(
     durations_id ∝ E[visits of state i that last d steps];  transition_ij ∝ E[visits of j after i]
 
     A sequence starts with a new visit; the last visit may be incomplete. A state follows itself only if no other state
-    may follow. The family "negative-binomial" restricts d - 1 to a negative binomial distribution, cut off at `longest`
-    and at durations that `start` or `constraints` forbid.
+    may follow. With the family "negative-binomial", d - 1 has a negative binomial distribution, restricted to
+    durations up to `longest` that `start` and `constraints` allow.
 
     Source: Yu (2010).
 
     Args:
-        observations: Symbols in [0, V), shape (batch, time); `hmmscope.MISSING` is summed over.
+        observations: Symbols in [0, V), or `hmmscope.MISSING` where missing, shape (batch, time).
         num_states, num_symbols: Numbers S and V of states and symbols.
         longest: Longest visit D, in steps.
         family: Family of the duration distributions, "free" or "negative-binomial".
@@ -152,7 +152,7 @@ def fit_durations(
     work = as_sequences(observations, num_symbols, lengths, weights=sequence_weights, known=known)
     parts = as_constraints(constraints, num_states).parts(num_states, num_symbols, durations=shapes[2])
     good = family == "free" or "durations" not in parts or parts["durations"].is_mask
-    require(good, "constraints.durations", "may only forbid durations of this family", family)
+    require(good, "constraints.durations", "may only forbid durations (True and False) with this family", family)
     if "transition" in parts:
         parts["transition"] = _without_repeats(parts["transition"])
     like, rows = _random(0, seed, *shapes)._asdict(), None if begins is None else begins._asdict()
@@ -206,7 +206,7 @@ def _random(number: int, seed: int, *shapes: tuple[int, ...]) -> SemiMarkovParam
 
 
 def _negative_binomial(before: Array, counts: Array, kept: NDArray[np.bool_]) -> Array:
-    """Fit a negative binomial distribution, restricted to the durations in `kept`; return `before` if that fits better.
+    """Fit a negative binomial distribution on the durations in `kept`; return `before` if its likelihood is larger.
 
     The fit is a golden-section search over log r.
     """

@@ -35,7 +35,7 @@ class InputCounts(NamedTuple):
     """Expected counts given all observations and inputs.
 
     Attributes:
-        initial, transitions, emissions: Expected counts of shapes (S,), (U, S, S) and (U, S, V).
+        initial, transitions, emissions: Expected counts (state,), (input, state, state) and (input, state, symbol).
         log_likelihood: log P(observations | inputs) (batch,), in nats.
     """
 
@@ -93,7 +93,7 @@ def _counts(
 
 @dataclass(frozen=True, repr=False)
 class InputSteps(Shown):
-    """EM of an input-output HMM; `weights` multiply the counts of sequences."""
+    """EM of an input-output HMM; the counts of each sequence are multiplied by its entry in `weights`."""
 
     observations: Int64[Tensor, "batch time"]
     inputs: Int64[Tensor, "batch time"]
@@ -149,7 +149,7 @@ def fit_inputs(
     transition_uij ∝ E[transitions i -> j under input u];  emission_uiv ∝ E[symbols v emitted by i under input u]
 
     Args:
-        observations: Symbols in [0, V), shape (batch, time); `hmmscope.MISSING` is summed over.
+        observations: Symbols in [0, V), or `hmmscope.MISSING` where missing, shape (batch, time).
         inputs: Inputs in [0, U), with the shape of the observations.
         num_states, num_symbols, num_inputs: Numbers S, V and U of states, symbols and inputs.
         lengths, sequence_weights: Number of observations, and weight, of each sequence (batch,).

@@ -4,8 +4,8 @@ State emissions:  joint_t = following_{t-1} * emission[:, o_t];  belief_t = join
                   following_t = belief_t @ transition
 Edge emissions:   joint_t = following_{t-1} @ labelled[o_t];      belief_t = following_t = joint_t / sum(joint_t)
 
-One step shrinks a positive belief entry by a factor of at least 2^-64. Every eight steps, beliefs with entries below
-1e-100 are converted to logarithms, so only sequences of probability zero get probability zero.
+One step multiplies a positive belief entry by at least 2^-64. Every eight steps, beliefs with entries below 1e-100 are
+converted to logarithms. So only sequences of probability zero get the result zero.
 """
 
 from collections.abc import Iterator
@@ -40,7 +40,8 @@ def forward_steps(
 ) -> Iterator[ForwardStep]:
     """Iterate the filter over time steps; it restarts where `starts_T` is true.
 
-    Observations are shared by all components (first axis of size 1) or differ by component; `starts_T` is on the CPU.
+    The first axis of observations has size 1 if all components share them, else one entry per component; `starts_T` is
+    on the CPU.
     """
     num_steps = observations_MBT.shape[2]
     start_MBS = law.initial_MS[:, None].expand(-1, observations_MBT.shape[1], -1)

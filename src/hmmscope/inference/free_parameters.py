@@ -34,7 +34,6 @@ def restricted(rows: Array, positive: NDArray[np.bool_]) -> Array:
 
 
 def without_tiny(rows: Array) -> Array:
-    """Set tiny probabilities to zero and normalize rows."""
     rows[rows < SMALLEST] = 0.0
     return np.asarray(rows / np.add.reduce(rows, -1, keepdims=True))
 

@@ -98,7 +98,7 @@ class Chains:
         return self.num_chains * (self.warm_up + self.every * (self.num_draws - 1) + 1)
 
     def pieces(self) -> Iterator[tuple[int, int, int]]:
-        """Yield (sweeps to discard, first draw, end) of consecutive pieces; warm-up pieces overwrite draw 0."""
+        """Yield (sweeps to discard, first draw, end) of consecutive pieces; warm-up results are overwritten."""
         burn, draws = self.warm_up, max(1, PIECE // self.every)
         while burn > PIECE:
             burn -= PIECE
@@ -140,7 +140,7 @@ def symbol_draws(
 
     path ~ P(path | parameters, o);  row ~ Dirichlet(concentration + counts of the row along the path)
 
-    With `counts`, the first chain starts from `start`, and the others from parameters sampled given a tenth of these
+    The first chain starts from `start`; with `counts`, the others start from parameters sampled given a tenth of these
     counts. State labels are matched to `reference`.
 
     Source: Scott (2002); labels: Marin, Mengersen and Robert (2005).

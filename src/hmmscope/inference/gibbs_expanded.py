@@ -221,7 +221,7 @@ class StateExpansion(Shown):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class KnownExpansion(Shown):
-    """An expansion with allowed states; its codes number the pairs (code of the expansion, allowed states)."""
+    """An expansion with allowed states; a code is the number of a pair (code of the expansion, allowed states)."""
 
     whole: Expansion
     codes: Path

@@ -20,7 +20,7 @@ from hmmscope.sequences.gaps import MISSING
 
 
 class GivenInputs(Process):
-    """The process of observations given inputs (time,), with the beliefs of an `InputOutputHMM`.
+    """Distribution of the observations of an `InputOutputHMM` given inputs (time,).
 
     Predictions after the last input are zero.
     """
@@ -57,7 +57,7 @@ class GivenInputs(Process):
         return sample_state_paths(self.hmm, observations, num_paths=num_paths, seed=seed, **given)
 
     def fixed_memory_predictions(self, observations: Tensor, memory_length: int) -> ObserverOutput:
-        """Return the results of `observe` given all inputs, but only the last `memory_length` observations."""
+        """Run `observe` given all inputs and the last `memory_length` observations only."""
         require_count("memory_length", memory_length)
         count, times = self.num_symbols, torch.arange(len(self.inputs))
         seen = observations.where((observations >= 0) & (observations < count), count)

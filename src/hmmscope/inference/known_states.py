@@ -1,4 +1,4 @@
-"""Known states: observations with a known state, or with a set of allowed states.
+"""Observations with a known state, or with a set of allowed states.
 
 An observation o with allowed states A becomes a symbol with the emission probabilities emission[:, o] * A.
 """
@@ -52,10 +52,10 @@ class Conditioned(NamedTuple):
     """A process and observations, conditioned on known states.
 
     Attributes:
-        process: Process whose symbols number pairs of an observation and its allowed states, or an `EmissionHMM`.
+        process: Process with one symbol for each pair (observation, allowed states), or an `EmissionHMM`.
         observations: Symbols of `process` (batch, time), or vectors.
         options: Arguments `reset_mask` and `lengths`.
-        sets: The pairs that symbols number.
+        sets: The pair (observation, allowed states) of each symbol.
     """
 
     process: Any
@@ -121,7 +121,7 @@ def paired(symbols: NDArray[np.int64], allowed: NDArray[np.bool_]) -> tuple[NDAr
 def with_known_states(
     work: PackedSequences, known_states: Any, lengths: Int64[Tensor, " sequence"], num_states: int
 ) -> PackedSequences:
-    """Pair the symbols of flat sequences with their allowed states; None changes nothing."""
+    """Pair the symbols of flat sequences with their allowed states; with None return them unchanged."""
     if known_states is None:
         return work
     symbols, sets = paired(work.symbols.astype(np.int64), flat_allowed(known_states, num_states, lengths).numpy())

@@ -1,4 +1,4 @@
-"""Linear programs for the observability coefficient gamma(E), by SciPy."""
+"""Linear programs, solved by SciPy, for the observability coefficient gamma(E) of an emission matrix E."""
 
 import importlib
 import itertools

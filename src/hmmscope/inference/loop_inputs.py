@@ -103,7 +103,7 @@ class Tables(Shown):
 
     @cached_property
     def least(self) -> float:
-        """Smallest of the positive transition and emission probabilities and the roots of initial probabilities."""
+        """Smallest positive transition or emission probability, or square root of an initial probability."""
         if self.signed:
             return 1.0
         pairs = zip(self, self._lows, strict=True)
@@ -191,7 +191,7 @@ class PackedSequences(NamedTuple):
         rows: Index of each sequence in its batch (n,).
         starts: True where a new sequence of the same process starts (T,).
         weights: Weight of each sequence in sums (n,); None if all are 1.
-        sets: Pairs that the entries of `symbols` number, if states are known; else None.
+        sets: If states are known, the pairs (symbol, allowed states) that are numbered in `symbols`; else None.
     """
 
     symbols: NDArray[Any]
@@ -276,7 +276,7 @@ def in_blocks(
 
 
 def few(process: Tables, work: PackedSequences, *, sums: bool = False) -> bool:
-    """Return whether compiled loops are faster than torch; `sums` means that only likelihoods are needed."""
+    """Return whether compiled loops are faster than torch; `sums` is True if only likelihoods are needed."""
     many = process.num_states > FEW_FOR_SUMS and len(work.rows) >= SEQUENCES_FOR_SUMS
     if sums and many and process.states_emit and not process.signed:
         return one_by_one(process)

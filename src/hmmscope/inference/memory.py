@@ -46,7 +46,7 @@ def memory_beliefs(
 
     At the first positions of a sequence, the shorter window also starts from `prior`.
 
-    Source: [MultiTask] section 2 (its P_L), with the stationary distribution in place of a G-optimal design.
+    Source: [MultiTask] section 2, which starts from a G-optimal design instead of the stationary distribution.
 
     Args:
         hmm: HMM with S states and V symbols.
@@ -57,7 +57,7 @@ def memory_beliefs(
 
     Returns:
         Filter result. `log_likelihood_terms[t]` is log P(o_t | preceding memory_length observations). Beliefs are zero
-        where the window has probability zero, even if later beliefs are positive.
+        where the window has probability zero; later beliefs may still be positive.
 
     Raises:
         InputError: A symbol, `memory_length` or `prior` is invalid, or the default prior is not unique.
@@ -108,7 +108,7 @@ class MemoryTable(Shown):
 
 
 def memory_table(hmm: Process, memory_length: int, prior: object = None) -> MemoryTable:
-    """Compute P(next observation | window) for all V^memory_length windows."""
+    """Compute P(next observation | window) for all windows of `memory_length` symbols."""
     require_count("memory_length", memory_length)
     params = with_prior(hmm, prior)
     windows = all_sequences(hmm.num_symbols, memory_length)

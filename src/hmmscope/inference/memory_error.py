@@ -25,8 +25,8 @@ class MemoryLoss:
     """Expected distance of the finite-memory prediction from the exact prediction.
 
     Attributes:
-        total_variation: E 1/2 ||P - P_L||_1 for P = P(. | o_0..o_{t-1}) and P_L = P(. | last L observations).
-        squared: E ||P - P_L||^2.
+        total_variation: E 1/2 ||P - Q||_1 for P = P(. | o_0..o_{t-1}) and Q = P(. | last `memory_length` observations).
+        squared: E ||P - Q||^2.
         low, high: 95 % interval of `total_variation`; equal to it if exact.
         exact: True if all sequences were enumerated.
     """
@@ -139,7 +139,7 @@ def fit_decay(
 def memory_certificate(hmm: Process, memory_length: int) -> float:
     """Bound the total variation between prediction from finite memory and from any full history.
 
-    With D the largest ln(A_ik A_jl / (A_il A_jk)) (Hilbert's metric) and c = tanh(D / 4),
+    Let D be the largest ln(A_ik A_jl / (A_il A_jk)) over i, j, k, l (Hilbert's metric) and c = tanh(D / 4). Then
 
         state emissions:  A = transition;            TV <= tanh(D * c^L / 4)
         edge emissions:   A = labelled[v], each v;   TV <= tanh(D * c^(L - 1) / 4)

@@ -19,7 +19,7 @@ class Automaton(Shown):
     Attributes:
         prefixes: Word that first reached each state.
         labelled: `[v, n, m]` = P(emit v and go to m given n) (symbol, node, node).
-        recurrent: True for states in closed classes.
+        recurrent: True for states in closed communicating classes.
         complete: True if the search reached no limit; otherwise unexplored states are absorbing.
     """
 
@@ -45,7 +45,8 @@ def extract_automaton(
 ) -> Automaton:
     """Build an automaton that merges prefixes with similar distributions of the next `futures` symbols.
 
-    Each prefix joins the nearest state within a total variation of `tolerance`, or becomes a new state.
+    A prefix joins the nearest state if its total variation from that state is at most `tolerance`; otherwise it
+    becomes a new state.
 
     Source: Crutchfield and Young (1989); Shalizi and Klinkner (2004).
 
@@ -53,7 +54,7 @@ def extract_automaton(
         law: Function from words to their probabilities, such as `Operators.of(hmm).probabilities`.
         num_symbols: Number of symbols V.
         futures: Number of future symbols whose distributions are compared.
-        tolerance: Largest total variation between prefixes of one state.
+        tolerance: Largest total variation between a prefix and its state.
         rare: Symbols of at most this probability after a prefix are ignored.
         max_states: Largest number of states.
         max_depth: Length of the longest prefix.

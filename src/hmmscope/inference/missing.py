@@ -21,7 +21,7 @@ from hmmscope.sequences.gaps import MISSING
 def missing_probs(
     hmm: Process | str, observations: Symbols, *, reset_mask: object = None, lengths: object = None
 ) -> Float64[Tensor, "batch time symbol"]:
-    """Compute P(o_t = v | observed symbols) for missing observations o_t; rows of observed o_t are one-hot.
+    """Compute P(o_t = v | o), where o are all observed symbols; it is one-hot where o_t is observed.
 
     State emissions:  P(o_t = v | o) = sum_i P(state t = i | o) emission[i, v]
     Edge emissions:   P(o_t = v | o) = sum_ij P(state t-1 = i, state t = j | o) labelled[v, i, j] / sum_u labelled[u, i,

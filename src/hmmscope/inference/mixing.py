@@ -24,7 +24,7 @@ class MixingTime:
     """Mixing time of [Limits].
 
     Attributes:
-        time: Smallest t with d_t <= threshold, or None if above `max_time`; a real number for a linear system.
+        time: Smallest t with d_t <= threshold (`mixing_time`), None above `max_time`; real-valued for a linear system.
         max_time: Largest t that was tried.
         distances: Distances d_0, d_1, ... with 95 % intervals; None for a linear system.
     """
@@ -35,7 +35,7 @@ class MixingTime:
 
     @property
     def paper_indexing(self) -> float | None:
-        """Mixing time as in Table 1 of [Limits]: `time` - 2 (an inferred offset), or `max_time` if `time` is None."""
+        """Mixing time as in Table 1 of [Limits]: `time` - 2 (2 is inferred), or `max_time` if `time` is None."""
         if self.time is None:
             return float(self.max_time)
         return self.time if self.distances is None else self.time - PAPER_OFFSET
@@ -58,7 +58,7 @@ def mixing_time(
     Args:
         process: HMM, labelled HMM or linear system.
         threshold: Threshold in (0, 1); not used for linear systems.
-        num_samples: Number of sampled sequences; 1000 give d_t to about 0.005.
+        num_samples: Number of sampled sequences; with 1000, d_t has an error of about 0.005.
         max_time: Largest t to try; 120 in [Limits].
         seed: Random seed.
 

@@ -58,7 +58,7 @@ def filter_mixture(
     Args:
         mixture: Mixture of M components with S states and V symbols.
         observations, lengths: See `filter_beliefs`.
-        reset_mask: True where a new sequence of the same component starts, such as a prompt's demonstration (time,).
+        reset_mask: True where a new sequence of the same component starts (time,), such as a prompt's demonstration.
 
     Raises:
         InputError: A symbol, `reset_mask` or `lengths` is invalid.
@@ -94,7 +94,6 @@ def filter_mixture(
 def components_known(
     mixture: Process, observations: Symbols, *, reset_mask: object = None, lengths: object = None
 ) -> Float64[Tensor, "batch component"]:
-    """Compute P(component | all observations)."""
     found = filter_mixture(mixture, observations, reset_mask=reset_mask, lengths=lengths)
     counts_B = found.component_posterior.any(2).sum(1)
     rows_B = torch.arange(len(counts_B), device=counts_B.device)
@@ -190,7 +189,7 @@ def filter_known_component(
     reset_mask: object = None,
     lengths: object = None,
 ) -> KnownComponentResult:
-    """Filter each sequence under its true component, which bounds the accuracy of in-context learners.
+    """Filter each sequence under its true component, an upper bound on the accuracy of in-context learners.
 
     Args:
         mixture: Mixture of M components.

@@ -55,7 +55,7 @@ class NumStatesChoice:
         num_states: Number of states with the smallest `bic`.
         fits: Fit for each number of states.
         held_out: Held-out log-likelihood of each fit, in nats per observation.
-        held_out_errors: Standard errors of `held_out`.
+        held_out_errors: Standard error of each value in `held_out`.
         reason: One-line explanation of the choice.
         support: Posterior over the number of states.
     """
@@ -83,7 +83,7 @@ class StateCountPosterior:
     Attributes:
         log_evidence: log P(observations | number of states), in nats; -inf if not computed.
         errors: Half-widths of the 95 % intervals of `log_evidence`, in nats.
-        why: Reason for which BIC replaces the evidence, or empty.
+        why: Reason why BIC replaces the evidence; empty if it does not.
         seconds: Time taken to compute the evidence.
     """
 
@@ -101,7 +101,7 @@ class StateCountPosterior:
     def interval(self, chosen: int) -> tuple[int, int]:
         """Return the central 95 % interval.
 
-        The interval includes `chosen`, and sizes whose probability may exceed 2.5 % within the evidence's error.
+        The interval includes `chosen`, and sizes whose tail probability may exceed 2.5 % within the evidence's error.
         """
         sizes, below = sorted(self.shares), 0.0
         low = high = sizes[0]
@@ -129,7 +129,7 @@ class StateCountPosterior:
 def fit_each(
     sizes: Iterable[int], fit: Callable[[int], Fit], callback: Callable[[int], object] | None
 ) -> dict[int, Fit]:
-    """Fit a model of each size; after a stop by the callback, omit the unfinished fit unless it is the first."""
+    """Fit a model of each size; if the callback stops the search, omit the unfinished fit unless it is the first."""
     fits: dict[int, Fit] = {}
     for size in sizes:
         own = fit(size)
@@ -149,15 +149,15 @@ def support_of(
 ) -> StateCountPosterior:
     """Compute the posterior over the number of states.
 
-    The evidence is computed outwards from the number of states with the smallest BIC, until one is e^`FAR` times less
-    probable than the best.
+    Evidence is computed first for the number of states with the smallest BIC, then for larger and smaller numbers,
+    until one is e^`FAR` times less probable than the best.
 
     Args:
         bics: BIC of each number of states.
-        evidence_of: Function from a number of states to its `Evidence`; BIC replaces the evidence if the function or
+        evidence_of: Function from a number of states to its `Evidence`. BIC replaces the evidence if the function or
             its result is None.
         choose: "bic" computes no evidence; "evidence" raises an error if the evidence cannot be computed.
-        why: Reason for which `evidence_of` is None.
+        why: Reason why `evidence_of` is None.
     """
     begun = time.monotonic()
     found = by_bic(bics, "choose is 'bic'") if choose == "bic" else _support(bics, evidence_of, why)
@@ -213,9 +213,9 @@ def choose_num_states(
 
     Args:
         observations, lengths: Training data.
-        held_out, held_out_lengths: Held-out data; fewer than ten sequences are scored in blocks given their past.
+        held_out, held_out_lengths: Held-out data; fewer than ten sequences are scored in blocks, each given its past.
         whole: Data from which `support` is computed (default: `observations`).
-        candidates: Numbers of states to try; the smaller wins a tie.
+        candidates: Numbers of states to try; of two with equal BIC the smaller is chosen.
         num_symbols: Number of symbols V.
         choose: See `support_of`.
         options: Further options of `fit_baum_welch`.
@@ -262,7 +262,7 @@ def choice_of(
 def evidence_of_fits(
     work: PackedSequences, fits: Mapping[int, BaumWelchFit], choose: str | None, callback: Any = None
 ) -> tuple[Callable[[int], Evidence | None] | None, str | None, str]:
-    """Return `evidence_of`, `choose` and `why` of `support_of`; without `choose`, only cheap evidence is computed."""
+    """Return the arguments `evidence_of`, `choose` and `why` of `support_of`; without `choose`, skip slow evidence."""
     if work.weights is not None or work.sets is not None:
         return None, choose, "the sequences have weights" if work.weights is not None else "states are known"
     if choose == "bic":
@@ -277,7 +277,7 @@ def evidence_of_fits(
 
 def why_not(laws: Iterable[Mapping[str, ConstrainedRows]]) -> str:
     closed = all(law.closed for own in laws for law in own.values())
-    return "" if closed else "some entries are tied between rows whose other entries differ"
+    return "" if closed else "some constraints tie entries of rows whose other entries differ"
 
 
 def units_of(lengths: NDArray[np.int64]) -> list[NDArray[np.int64]]:
@@ -354,7 +354,7 @@ def choice_reason(
     between = f", 95 % [{', '.join(map(str, support.interval(chosen)))}]" if support else ""
     won = f"the largest evidence, {ahead / 2:.1f} nats above" if by_evidence else f"the smallest BIC, {ahead:.1f} below"
     by_bic = f"{_states(chosen)}{between}: {won} that of {_states(second)}"
-    by_bic += f"; the interval uses BIC only: {support.why}" if support and support.why else ""
+    by_bic += f"; the interval uses BIC only, because {support.why}" if support and support.why else ""
     if support and replace(support, errors=dict.fromkeys(support.errors, 0.0)).interval(chosen) != support.interval(
         chosen
     ):
@@ -378,7 +378,7 @@ def choice_reason(
 
 
 def best_predictor(bics: dict[int, float], logs: dict[int, NDArray[np.float64]], lengths: NDArray[np.int64]) -> int:
-    """Return the number of states of smallest BIC, or of best held-out likelihood if it gains over a standard error.
+    """Return the best number of states by BIC, or by held-out likelihood if that gains more than a standard error.
 
     Args:
         bics, logs, lengths: See `choice_reason`.

@@ -2,7 +2,7 @@
 
     gamma(E) = min { ||v E||_1 : sum(v) = 0, ||v||_1 = 1 }
 
-The bounds on gamma(E), for an emission matrix E of S states and V symbols, are certain up to rounding:
+E is an emission matrix of S states and V symbols. The bounds on gamma(E) hold up to rounding:
 
     upper   any v with sum 0: state differences, singular directions, alternating linear programs
     lower   1 / t for E G + 1 c = I with ||G_i - G_j||_1 / 2 <= t, or sigma / sqrt(S) for the smallest singular value
@@ -182,7 +182,7 @@ def coefficient(emission_SV: Float64[Tensor, "state symbol"], *, method: str = "
 def numerical_rank(matrix: Float64[Tensor, "row column"], tolerance: float | None = None) -> int:
     """Count the singular values above `tolerance` times the largest one.
 
-    The default tolerance is the largest value to which quantization to 2^-32 can raise a zero singular value.
+    By default it is the largest value that a zero singular value can get by rounding entries to multiples of 2^-32.
     """
     values = torch.linalg.svdvals(matrix)
     tolerance = max(1e-10, len(matrix) * 2.0**-31) if tolerance is None else tolerance

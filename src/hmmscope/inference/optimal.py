@@ -26,8 +26,8 @@ def observe(
 ) -> ObserverOutput:
     """Compute the beliefs, predictions and log-likelihoods of the Bayes-optimal observer.
 
-    The result stores the belief under the name "belief" for an HMM, "vector" for a generalised HMM and "component" for
-    a mixture; other processes have a method `observe`.
+    The result's `probs` or `vectors` store the belief under the name "belief" for an HMM, "vector" for a generalised
+    HMM and "component" for a mixture. Other processes use their own method `observe`.
 
     Args:
         process: Any process.

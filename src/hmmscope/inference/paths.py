@@ -73,8 +73,8 @@ def most_likely_states(
     best_t(j) = max_i (best_{t-1}(i) + log transition[i, j]) + log emission[j, o_t]
 
     For a mixture, component and path are maximized jointly. For edge emissions, the probability is summed over the
-    start state. Among equally likely paths, the path with the lowest component wins, then the one with the lowest last
-    state, then with the lowest state before. Logarithms are rounded to multiples of 2^-36.
+    start state. Among equally likely paths, the one with the lowest component is chosen, then the one with the lowest
+    last state, then with the lowest state before it, and so on. Logarithms are rounded to multiples of 2^-36.
 
     Source: Viterbi (1967).
 
@@ -133,8 +133,8 @@ def viterbi_paths(
     """Compute Viterbi paths from log-probabilities.
 
     Args:
-        exact: Tables of log-probabilities, from which the result's probability is computed.
-        compared: Rounded tables, by which paths are ranked.
+        exact: Tables of log-probabilities that give the probability in the result.
+        compared: Rounded tables that rank the paths.
         work: Packed sequences.
         shape: Shape (batch, time) of the result.
         narrow: Whether to use SIMD over states.
@@ -201,7 +201,7 @@ def sample_state_paths(
         hmm, observations, reset_mask, lengths, known_states, inputs: See `most_likely_states`.
         num_paths: Number of paths per sequence.
         seed: Seed in [0, 2^32).
-        indices: Number of each sequence's random stream (batch,) (default: 0, 1, ..).
+        indices: Number of the random stream of each sequence (batch,) (default: 0, 1, ..).
 
     Returns:
         States (path, batch, time); -1 in padding and in sequences of probability zero.

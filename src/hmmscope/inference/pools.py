@@ -1,4 +1,4 @@
-"""Filter of mixtures on a CPU, with or without the posterior over components.
+"""Filter of mixtures on a CPU.
 
 HMMs of few states use `hmmscope.kernels.mixtures`; larger HMMs use matrix products, one component at a time. Sequences
 at risk of underflow are recomputed by `hmmscope.kernels.underflow_safe`.

@@ -40,14 +40,14 @@ class RestartSearch(Generic[End]):
     Args:
         wave: Function from numbers of restarts to their results.
         most: Maximum number of restarts.
-        beside: Numbers of restarts in the first wave and in later waves.
+        beside: Two counts: restarts in the first wave, and in each later wave.
         near: Largest log-likelihood difference, in nats, between results that agree.
         stopped: Function that is called with 0 and returns True to end the search.
 
     Attributes:
         ends: Results up to the restart that ended the search, in order.
         made: Number of restarts run.
-        near: The argument of this name.
+        near: As the argument.
     """
 
     def __init__(
@@ -165,9 +165,10 @@ def search(
     """Run restarts until the best two agree; return the best model and fields of `BaumWelchFit`.
 
     Args:
-        begins: Function from a restart's number to its starting models; from several, the restart continues the best
-            one after ten iterations.
-        callback: Function called with a number of iterations completed or skipped; True as its result stops the search.
+        begins: Function from a restart's number to its starting models; of several, the restart continues the best
+            after ten iterations.
+        callback: Function called with a number of iterations that were completed or skipped; the search stops if it
+            returns True.
         agreement: Largest log-likelihood difference between results that agree, in nats per observation.
         side_by_side: Function that runs EM from several models in a batch.
     """

@@ -80,7 +80,7 @@ class RowRules(Shown):
         return {part: self.rules[part].maximise(own) if part in self.rules else own for part, own in rows.items()}
 
     def maximise(self, before: Rows, counts: Rows) -> dict[str, Any]:
-        """Maximize the expected log-posterior; zeros and rows without counts stay unchanged."""
+        """Maximize the expected log-posterior; zeros, and rows with zero counts, stay unchanged."""
         found = {}
         for part, own in before.items():
             if part in self.rules:

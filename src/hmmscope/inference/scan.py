@@ -1,9 +1,9 @@
 """Forward filter in O(log time) depth by an associative scan of step matrices.
 
-    product[i, :] = exp(log_scale_i) * row_i, where row_i >= 0 has sum 1, or is zero with log_scale_i = -inf
+    product[i, :] = exp(log_scale_i) * row_i, where row_i >= 0 has sum 1, or row_i = 0 and log_scale_i = -inf
 
-The product of matrices with rows row_i and other_k and log scales a and b has rows ∝ sum_k row_ik exp(b_k) other_k. Log
-scales are shifted so that the largest is 0.
+Multiplying a matrix (rows row_i) by another (rows other_k, log scales b_k) gives rows ∝ sum_k row_ik exp(b_k) other_k.
+Log scales are shifted so that the largest is 0.
 
 Source: Blelloch (1990) for the scan; Särkkä and García-Fernández (2021).
 """
@@ -30,7 +30,7 @@ def scan_beliefs(
 ) -> FilterResult:
     """Compute the beliefs of `filter_beliefs` in about 2 log2(time) batched matrix products.
 
-    Sequences with a positive entry below 1e-100 in a product are filtered step by step instead.
+    If a product has a positive entry below 1e-100, its sequence is filtered step by step instead.
 
     Args:
         hmm: HMM with S states and V symbols.

@@ -33,7 +33,7 @@ class SmoothResult(Shown):
 
     Attributes:
         beliefs: P(state t | o_0..o_{T-1}) (batch, time, state); zeros in padding and in sequences of probability zero.
-        pairs: P(state t = i, state t+1 = j | o_0..o_{T-1}) (batch, time - 1, state, state); zeros in the same places.
+        pairs: P(state t = i, state t+1 = j | o_0..o_{T-1}) (batch, time - 1, state, state); zeros where `beliefs` are.
         log_likelihood: log P(o_0..o_{T-1}) (batch,), in nats.
         impossible_at: First t at which o_0..o_t has probability zero (batch,), or -1.
     """
@@ -153,11 +153,11 @@ def expected_counts(
 ) -> ExpectedCounts:
     """Compute the expected counts of initial states, transitions and emissions.
 
-    The arguments are those of `smooth_beliefs`, and `sequence_weights` (batch,) multiplies the counts of each sequence;
-    the state at each sequence start counts as a first state.
+    The arguments are those of `smooth_beliefs`, and `sequence_weights` (batch,), which multiply the counts of the
+    sequences. The state at each sequence start counts as a first state.
 
     Raises:
-        InputError: As for `smooth_beliefs`; or a sequence has probability zero, or transitions emit.
+        InputError: As for `smooth_beliefs`; or a sequence has probability zero, or `hmm` has emitting transitions.
     """
     hmm = as_process(hmm)
     hmm.require_capability(STATES)

@@ -33,7 +33,7 @@ class Operators(Shown):
         start: Row vector before the first symbol (rank,).
         step: Matrix of each symbol (symbol, rank, rank).
         end: Column vector after the last symbol (rank,).
-        singular_values: Singular values of the Hankel matrix, if the operators are learned.
+        singular_values: Singular values of the Hankel matrix, for learned operators.
     """
 
     start: Float64[Tensor, " rank"]

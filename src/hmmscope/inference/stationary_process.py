@@ -1,4 +1,4 @@
-"""Stationary distribution, and step matrices for state and edge emissions alike."""
+"""Stationary distributions, and step matrices of processes whose states or transitions emit."""
 
 import numpy as np
 import torch

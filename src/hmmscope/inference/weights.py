@@ -66,7 +66,7 @@ def weighted_moves(work: PackedSequences, beliefs: Array, backward: Array, smoot
 
 
 def weighted_emissions(work: PackedSequences, smoothed: Array, num_symbols: int) -> Array:
-    """Sum the weighted smoothed posteriors (N, S) by symbol, to (V, S)."""
+    """Sum the weighted smoothed posteriors (N, S) of each symbol, to (V, S)."""
     assert work.weights is not None
     times = np.arange(int(work.lengths.max(initial=0)))
     places = (work.offsets[:, None] + times)[times < work.lengths[:, None]]

@@ -1,4 +1,4 @@
-"""Error of beliefs that are computed from a short context window, by position."""
+"""Error, by position, of beliefs that are computed from a short context window."""
 
 from collections.abc import Sequence
 
@@ -78,14 +78,14 @@ def linear_window_errors(
 ) -> MonteCarloEstimate:
     """Estimate E |window mean - mean| / max(1, |mean|) for Kalman means after `time` observations, (window,).
 
-    The window mean is the Kalman mean computed from the last observations only, starting from zero, or from B^+ o with
-    the oldest observation o of the window and the output matrix B.
+    The window mean is the Kalman mean computed from the last observations only. It starts from zero ("zero"), or from
+    B^+ o with the output matrix B and the window's oldest observation o ("oldest").
 
     Args:
         process: Linear system with a steady gain.
         windows: Window lengths w <= time; at least 1 if `start` is "oldest".
         time: Number of observations.
-        start: "zero" or "oldest".
+        start: "zero" or "oldest", see above.
         num_samples, seed: Random seed.
     """
     if start not in ("zero", "oldest"):

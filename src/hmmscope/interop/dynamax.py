@@ -34,7 +34,8 @@ def from_dynamax(params: Any, *, allow_drop_tiny: bool = False) -> Any:
     """Convert the parameters of a dynamax HMM to a process.
 
     Args:
-        params: object with `initial.probs` (S,), `transitions.transition_matrix` (S, S), and `emissions`, which has
+        params: object (S states, C channels, V symbols, Y coordinates, K Gaussians) with `initial.probs` (S,),
+            `transitions.transition_matrix` (S, S), and `emissions`, which has
             `probs` (S, C, V), `rates` (S, Y), or `means` (S, Y) with `covs`, `scale_diags`, `cov` or `scales`; mixtures
             also have `weights` (S, K), and `means` (S, K, Y).
         allow_drop_tiny: as for `hmmscope.HMM`.

@@ -63,9 +63,9 @@ def blocks_of(decoder: Decoder) -> list[Any]:
 def as_exported(model: nn.Module, *, max_length: int | None = None) -> Exported:
     """Return the configuration and tensors of a GPT-2 or GPT-NeoX with the same logits.
 
-    Decoders with rotary positions become GPT-NeoX, other decoders GPT-2 with a position table. The bias c of the head
-    with weights W becomes a term b' of the last norm's bias, with W b' = c. Queries of unscaled attention are
-    multiplied by sqrt(head width); a missing MLP gets zero weights.
+    Decoders with rotary positions become GPT-NeoX, other decoders GPT-2 with a position table. The head's bias c is
+    replaced by a term b' in the bias of the last norm, where W b' = c for the head's weights W. Queries of unscaled
+    attention are multiplied by sqrt(head width); a missing MLP gets zero weights.
     """
     decoder = check_decoder(model)
     norm: Any = decoder.norm
@@ -111,7 +111,7 @@ def position_table(decoder: Decoder, length: int) -> Float64[Tensor, "position w
 
 
 def folded_bias(head: nn.Linear, bias: Float[Tensor, " width"]) -> Float[Tensor, " width"]:
-    """Return the norm's bias plus the smallest b' with W b' = c, for a head with weights W and bias c."""
+    """Return the norm's bias plus the smallest b' with W b' = c, where W and c are the head's weights and bias."""
     weight, wanted = head.weight.detach().cpu().double(), head.bias.detach().cpu().double()
     before = bias.detach().cpu().double()
     shift = torch.linalg.lstsq(weight, wanted[:, None], driver="gelsd").solution[:, 0]

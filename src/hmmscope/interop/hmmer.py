@@ -39,17 +39,17 @@ END_SYMBOL = "*"
 
 
 def from_pyhmmer(hmm: Any, *, end: Literal["symbol", "repeat"] = "symbol", allow_drop_tiny: bool = False) -> HMM:
-    """Convert a HMMER profile to an HMM with states M1..Mn, I0..In, and an end state for "symbol".
+    """Convert a HMMER profile to an HMM with states M1..Mn and I0..In, and an end state if `end` is "symbol".
 
     Args:
         hmm: `pyhmmer.plan7.HMM`, or an object with `M`, `alphabet.symbols`, `alphabet.K`, `match_emissions` (M+1, K),
             `insert_emissions` (M+1, K) and `transition_probabilities` (M+1, 7) in the order MM MI MD IM II DM DD.
-        end: "symbol" makes the end state emit `*` forever, so P(x followed by `*`) is P(x) of the core model; "repeat"
-            starts the profile again after its end.
+        end: With "symbol" the end state emits `*` forever, so P(x followed by `*`) is P(x) of the core model. With
+            "repeat" the profile starts again after its end.
         allow_drop_tiny: as for `hmmscope.HMM`.
 
     Raises:
-        InputError: `hmm` is not a profile, or its probabilities do not sum to 1 because the file has too few digits.
+        InputError: `hmm` is not a profile, or its probabilities do not sum to 1, for example because of too few digits.
     """
     require_known("end", end, _ENDS)
     size = int(attribute(hmm, "M", _HINT))

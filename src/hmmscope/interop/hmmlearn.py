@@ -21,8 +21,8 @@ def from_hmmlearn(model: Any, *, allow_drop_tiny: bool = False) -> Any:
     """Convert a fitted model of hmmlearn, or of `hmmscope.sklearn`, to a process.
 
     Args:
-        model: model with `startprob_` (S,), `transmat_` (S, S), and emission parameters: `emissionprob_` (S, V);
-            `means_` and covariances, with `weights_` for mixtures; or `lambdas_`.
+        model: model with `startprob_` (state,), `transmat_` (state, state), and emission parameters: `emissionprob_`
+            (state, symbol); `means_` and covariances, with `weights_` for mixtures; or `lambdas_`.
         allow_drop_tiny: see `hmmscope.HMM`.
 
     Raises:

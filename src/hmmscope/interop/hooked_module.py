@@ -37,7 +37,8 @@ class HookedModule(nn.Module):
         layers with one softmax over keys
 
     The layers are the longest list of modules that return (batch, time, feature). Without such a list they are the
-    layers of recurrent modules, else all top-level modules but the last that return (batch, time, feature).
+    layers of recurrent modules; without these, all top-level modules that return (batch, time, feature) except the
+    last such module.
 
     Args:
         module: map from tokens (batch, time) to logits.

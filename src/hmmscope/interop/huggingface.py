@@ -34,7 +34,7 @@ def export_huggingface(thing: Any, path: str | Path, *, max_length: int | None =
         hmmscope.json           record of the run, see `read_record`
         manifest.json           sizes and SHA-256 digests
 
-    Keep only the symbols' logits of the exported model, because the other rows of ``lm_head`` are zero.
+    Use only the symbols' logits of the exported model, because other tokens have rows of zeros in ``lm_head``.
 
     Args:
         thing: `Run` or decoder.
@@ -45,7 +45,7 @@ def export_huggingface(thing: Any, path: str | Path, *, max_length: int | None =
         The exported model.
 
     Raises:
-        InputError: GPT-2 and GPT-NeoX lack a part of the model.
+        InputError: the model has a part that GPT-2 and GPT-NeoX lack.
         RefusedError: `path` exists.
     """
     path = Path(path)
@@ -113,8 +113,9 @@ def from_huggingface(
 ) -> SequenceModel:
     """Import a causal language model of transformers, in memory or from a folder.
 
-    Models exported by hmmscope, and GPT-2 or GPT-NeoX models with exact GELU and no part that `Decoder` lacks, become a
-    `Decoder` with equal logits, even if transformers is not installed. Other models become a `HuggingFaceModel`.
+    The result is a `Decoder` with equal logits for models exported by hmmscope, and for GPT-2 or GPT-NeoX models with
+    exact GELU and no part that `Decoder` lacks; transformers is then not needed. Other models become a
+    `HuggingFaceModel`.
 
     Args:
         source: model, or a folder with one.

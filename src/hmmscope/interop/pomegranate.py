@@ -28,15 +28,15 @@ def from_pomegranate(
 ) -> HMM:
     """Convert a pomegranate HMM over symbols with end probabilities e_i:
 
-    - Rows that sum to one: end probabilities are ignored. With equal end probabilities e, pomegranate's log-likelihood
-    is larger by log e.
+    - If rows sum to one, end probabilities are ignored. If these are all e, pomegranate's log-likelihood is log
+    P(o_0..o_{T-1}) + log e.
     - Rows that sum to 1 - e are divided by 1 - e. P_pomegranate(o_0..o_{T-1}) = P(o_0..o_{T-1}) (1 - e)^{T-1} e.
     - Rows that sum to 1 - e_i with unequal e_i raise an error unless `ends` is set, because sequences of a given length
     then follow no HMM.
 
     Args:
-        model: object with `distributions` (each with `probs` (1, V)), and logarithms `starts` (S,), `edges` (S, S) or
-            the three lists of a sparse model, and `ends` (S,) or None.
+        model: object with `distributions` (each with `probs` (1, symbol)), and logarithms `starts` (state,), `edges`
+            (state, state) or the three lists of a sparse model, and `ends` (state,) or None.
         ends: for unequal ends, "symbol" adds an absorbing state with symbol `end`, which is exact; "continue" divides
             row i by 1 - e_i.
         allow_drop_tiny: as for `hmmscope.HMM`.

@@ -30,7 +30,7 @@ def pretrained(
         source: causal language model of transformers, or a folder with one.
         names: names of the symbols, or their number.
         tokenizer: tokenizer of the model (default: the one in the folder).
-        length: number of observations of the last sequence in the text.
+        length: number of observations in the last sequence of a text.
         gguf_file: name of a GGUF file in the folder; its weights are converted to float32.
         text: other fields of `TextLayout`.
 

@@ -1,8 +1,8 @@
 """Integer alias tables: exact draws from weights k/2^32 with one 32-bit word.
 
-K weights that sum to 2^32 fill C = 2^c >= K columns of 2^(32-c) units each. Column i yields outcome i below its
-threshold, and another outcome (its alias) above. A word w selects column = w >> (32-c); the outcome is `column` if w
-mod 2^(32-c) < threshold, else `alias`.
+K weights that sum to 2^32 fill C = 2^c >= K columns of 2^(32-c) units each. Column i yields outcome i below a
+threshold, and another outcome (its alias) above it. A word w selects column = w >> (32-c); the outcome is `column` if
+w mod 2^(32-c) < threshold, else `alias`.
 
 An entry of the table is the uint32 (threshold << c) | alias.
 
@@ -70,7 +70,6 @@ def _build(rows, bits, tables):  # type: ignore[no-untyped-def]
 
 
 def outcome_weights(table: NDArray[np.uint32], num_outcomes: int) -> NDArray[np.int64]:
-    """Return the weights (K,) of one table (2^c,): the inverse of `alias_tables`."""
     bits = table.shape[-1].bit_length() - 1
     capacity = 1 << (32 - bits)
     weights = np.zeros(max(num_outcomes, table.shape[-1]), np.int64)
@@ -83,7 +82,6 @@ def outcome_weights(table: NDArray[np.uint32], num_outcomes: int) -> NDArray[np.
 
 @numba.njit(forceinline=True)
 def draw(table, word, bits):  # type: ignore[no-untyped-def]
-    """Return the outcome that a 32-bit `word` selects in a table (2^bits,)."""
     column = word >> np.uint64(32 - bits)
     remainder = word & np.uint64((1 << (32 - bits)) - 1)
     entry = np.uint64(table[column])

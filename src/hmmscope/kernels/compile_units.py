@@ -1,6 +1,6 @@
 """Functions that are compiled once per number type and called by their address.
 
-The annotations of a function are its argument types; this module defines aliases such as `X2`.
+A function's annotations are its argument types, for which this module defines aliases such as `X2`.
 """
 
 import ctypes

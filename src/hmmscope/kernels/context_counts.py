@@ -16,7 +16,7 @@ def context_counts(
 
     Args:
         observations: Symbols (batch, time). A negative value is missing, and no context extends across it.
-        reach: Number of earlier symbols that the context at each time may use (time,).
+        reach: Number of earlier symbols that a context may contain at each time (time,).
         num_symbols: Number of symbols V.
         max_order: Longest context.
 
@@ -46,7 +46,7 @@ def _count(observations, reach, max_order, out):  # type: ignore[no-untyped-def]
 def ngram_laws(counts: NDArray[np.float64], strengths: Sequence[float]) -> NDArray[np.float64]:
     """Compute backed-off n-gram probabilities from counts (..., order, symbol).
 
-    P_k(v) = (n_k(v) + s_k P_{k-1}(v)) / (n_k + s_k),  P_{-1} uniform
+    P_k(v) = (n_k(v) + s_k P_{k-1}(v)) / (n_k + s_k) with prior strength s_k;  P_{-1} uniform
     """
     laws = np.empty((*counts.shape[:-2], len(strengths), counts.shape[-1]), np.float64)
     law = np.full((*counts.shape[:-2], counts.shape[-1]), 1 / counts.shape[-1])

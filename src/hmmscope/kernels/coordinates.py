@@ -12,7 +12,6 @@ _BLOCK = 256
 
 @kernel()
 def sums(rows, means, weights, slopes, constants, found):  # type: ignore[no-untyped-def]
-    """Write found_nc = sum_y constants_yc + slopes_yc rows_ny + weights_yc (rows_ny - means_yc)^2."""
     size = found.shape[1]
     values, part = np.empty(_BLOCK), np.empty((size, _BLOCK))
     for begin in range(0, len(rows), _BLOCK):
@@ -36,7 +35,6 @@ def sums(rows, means, weights, slopes, constants, found):  # type: ignore[no-unt
 
 @kernel()
 def weighted_squares(rows, shares, means, found):  # type: ignore[no-untyped-def]
-    """Add sum_n shares_nc (rows_ny - means_yc)^2 to found_yc."""
     part = np.zeros(found.shape)
     for n in range(len(rows)):
         for y in range(rows.shape[1]):

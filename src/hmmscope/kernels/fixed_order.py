@@ -36,7 +36,6 @@ def _multiply(left, right, found):  # type: ignore[no-untyped-def]
 
 @kernel()
 def orthonormalise(columns):  # type: ignore[no-untyped-def]
-    """Apply Gram-Schmidt twice, in place, to the columns of each of `count` matrices (count, S, S)."""
     size = columns.shape[1]
     for matrix in range(columns.shape[0]):
         for j in range(size):

@@ -77,7 +77,6 @@ def forward_norms(
 
 
 def split(values: Float[Tensor, "..."]) -> tuple[Tensor, Tensor]:
-    """Split float32 numbers into their leading 11 bits and the exact remainder."""
     head = (values.contiguous().view(torch.int32) & -0x2000).view(torch.float32)
     return head, values - head
 

@@ -1,7 +1,7 @@
 """Filter and smoother for many states, by tiled matrix products.
 
-The sequences of a block are sorted from longest to shortest, so that those that have not ended are the first rows of
-each matrix product:
+The sequences of a block are sorted from longest to shortest, so that unfinished sequences are the first rows of each
+matrix product:
 
     following = law @ step        law = following * emission[o_t] / norm
 

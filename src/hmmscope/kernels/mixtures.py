@@ -175,7 +175,7 @@ def mixed(  # type: ignore[no-untyped-def]
 ):  # fmt: skip
     """Compute component posteriors (N, M), next-symbol predictions (N, V) and log P(o_t | past) (N,).
 
-    opening (M, V) predicts the first symbol, prediction (M, S, V) the next symbol given the state. doubtful (n,) marks
+    opening (M, V) is P(first symbol), and prediction (M, S, V) is P(next symbol | state). doubtful (n,) marks
     sequences with underflow risk.
     """
     components, num_symbols = opening.shape
@@ -246,10 +246,6 @@ def mixed(  # type: ignore[no-untyped-def]
 
 @kernel()
 def accumulate(log_weight, predicted, largest, total, mixed):  # type: ignore[no-untyped-def]
-    """Add a component to mixtures in place; `total` and `mixed` are stored divided by exp(largest).
-
-    Shapes: log_weight, largest, total (N,); predicted, mixed (N, V).
-    """
     for n in range(log_weight.shape[0]):
         weight = log_weight[n]
         if weight == -np.inf:

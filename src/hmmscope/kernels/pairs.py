@@ -97,7 +97,6 @@ def _rounded(bits):  # type: ignore[no-untyped-def]
 def pairs_of_rows(
     pairs: int, cols: int, source: Row, begin: int, stride: int, result: Row, place: int, across: int
 ) -> None:
-    """Pack operand B: result[k, j] = (source[2k, j], source[2k + 1, j])."""
     wide()
     numbers, written = source.view(np.uint32), result.view(np.uint32)
     for k in range(pairs):
@@ -110,7 +109,6 @@ def pairs_of_rows(
 
 @compile_unit()
 def pairs_in_rows(count: int, source: Row, begin: int, result: Row, place: int) -> None:
-    """Pack operand A: result[k] = (source[2k], source[2k + 1])."""
     wide()
     numbers, written = source.view(np.uint32), result.view(np.uint32)
     given, put = numbers[begin : begin + 2 * count], written[place : place + count]

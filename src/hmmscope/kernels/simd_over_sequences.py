@@ -10,9 +10,9 @@ process is three tables:
     joint_t = first[o_t] where a sequence starts, else (belief_{t-1} @ step) * emission[o_t], or belief_{t-1} @
     step[o_t]
 
-Sequences are given by offset and length in a flat array of N symbols; row n of a result belongs to symbol n. A belief
-below `smallest`, checked every `every` steps, marks its sequence as an underflow risk. In other sequences a norm of
-zero means that the symbol has probability zero.
+Sequences are given by offset and length in a flat array of N symbols; row n of a result belongs to symbol n. Beliefs
+are checked every `every` steps; one below `smallest` marks its sequence as an underflow risk. In other sequences a
+norm is zero only if the symbol has probability zero.
 """
 
 import math
@@ -126,7 +126,6 @@ def _write(law, offset, length, t, lanes, rows):  # type: ignore[no-untyped-def]
 
 @inlined
 def look(width, symbols, offset, length, t, size, seen):  # type: ignore[no-untyped-def]
-    """Return `size` times each lane's symbol at time t, or its last symbol if its sequence has ended."""
     for lane in range(len(width)):
         last = length[lane] - 1
         seen[lane] = symbols[offset[lane] + (t if t < last else last)] * size
@@ -201,10 +200,9 @@ def forward(  # type: ignore[no-untyped-def]
 ):
     """Filter sequences; opening (V,) and prediction (S, V) are the distributions of the first and the next symbol.
 
-    The function always writes doubtful (n,), the mask of underflow risk. It writes beliefs (N, S), norms P(o_t | past)
-    (N,), next-symbol probabilities ahead (N, V) and log-likelihoods totals (n,) only if that array has rows. If `ends`
-    (n,) has rows, beliefs and predictions are written at sequence ends only. `openers` replaces `symbols` at the first
-    step.
+    The function writes doubtful (n,), the mask of underflow risk. It fills beliefs (N, S), norms P(o_t | past) (N,),
+    next-symbol probabilities ahead (N, V) and log-likelihoods totals (n,) if the array has rows. If `ends` (n,) has
+    rows, beliefs and predictions are written at sequence ends only. `openers` replaces `symbols` at the first step.
     """
     size, many = first.shape[1], len(width)
     law, following = np.zeros((size, many), first.dtype), np.empty((size, many), first.dtype)

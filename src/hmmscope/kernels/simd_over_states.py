@@ -338,7 +338,7 @@ def _compiled(kernel: Any) -> set[str]:
 
 
 def states_of(kernel: Any, num_states: int, lengths: NDArray[np.int64]) -> Any:
-    """Return a kernel's first argument: vectors of 16 for up to 16 states, unless compiling smaller ones saves time."""
+    """Return a kernel's first argument: vectors of 16 numbers for up to 16 states, unless smaller ones are faster."""
     own = shared(num_states)
     kind = type(own)
     if num_states >= _COMMON or kind.__name__ in _compiled(kernel):

@@ -13,7 +13,7 @@ PARTS, WORTH = 4, 3e-3
 
 
 def on_threads(run: Callable[[Part], object], parts: Sequence[Part], num_threads: int) -> None:
-    """Call `run` for each part in any order, on several threads if the first call takes long enough."""
+    """Call `run` for each part, in any order; use several threads if the first call takes long enough."""
     began = time.perf_counter()
     for part in parts[:1]:
         run(part)

@@ -167,8 +167,6 @@ def divided(_: Any, vector: Any, number: Any) -> Any:
 
 @intrinsic
 def where_positive(_: Any, law: Any, vector: Any) -> Any:
-    """Keep `vector` where `law` is positive, else zero."""
-
     def write(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         zero = ir.Constant(args[0].type, None)
         return builder.select(builder.fcmp_ordered(">", args[0], zero), args[1], zero)

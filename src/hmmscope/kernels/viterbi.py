@@ -110,7 +110,6 @@ def likeliest(  # type: ignore[no-untyped-def]
 
 @kernel()
 def path_terms(first, step, emission, symbols, offsets, lengths, starts, states, terms):  # type: ignore[no-untyped-def]
-    """Write each step's log-probability along the paths `states` (N,); steps without a path get -inf."""
     for row in range(len(offsets)):
         before = 0
         for t in range(lengths[row]):

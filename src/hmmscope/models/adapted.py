@@ -1,4 +1,4 @@
-"""Adapters: call any module on tokens by its own signature, and read the logits in its output."""
+"""Adapters: call any module on tokens with the arguments it expects, and read the logits in its output."""
 
 import inspect
 import os
@@ -40,7 +40,7 @@ Call = Callable[[Any, Tensor], Any]
 
 
 class AdaptedModule(nn.Module):
-    """A wrapper of a module or function that calls it through `call`; parts and weights keep their names.
+    """A wrapper that calls a module or function through `call`; parts and weights keep their names.
 
     Args:
         model: any module, or a function.
@@ -116,7 +116,7 @@ def adapt(
     output: str | int | Callable[[Any], Tensor] | None = None,
     **arguments: Any,
 ) -> AdaptedModule:
-    """Return a module from tokens to logits that calls `model` by its own signature.
+    """Return a module that maps tokens to logits by calling `model` with the arguments that `model` expects.
 
     Layers and weights keep their original names. Every function of this library accepts the result; for the command
     line, assign it to NAME in FILE.py::
@@ -132,12 +132,12 @@ def adapt(
         arguments: other arguments of `model`: values, or functions of the tokens.
 
     Raises:
-        InputError: `model` is not a module or function, or both `call` and arguments are passed.
+        InputError: `model` is not a module or function, or `call` is passed together with arguments.
     """
     if not callable(model) or isinstance(model, type):
         raise InputError(f"model: must be a torch module or a function of tokens, got {shown_model(model)}")
     if call is not None and (tokens is not None or arguments):
-        raise InputError("call: must itself pass all arguments to the model; leave out tokens= and other arguments")
+        raise InputError("call: cannot be combined with tokens= or other arguments; pass them inside the function")
     if call is not None and not callable(call):
         raise InputError(f"call: must be a function of the model and the tokens, got {shown(call)}")
     return AdaptedModule(model, _Call(call, tokens, output, arguments))
@@ -271,7 +271,7 @@ def raw_logits(output: Any) -> Any:
 
 
 def described_output(output: Any) -> str:
-    """Describe an output without logits, and how to name the logits, for an error message."""
+    """Describe an output without logits for an error message, and how to name its logits."""
     logits = raw_logits(output)
     if isinstance(logits, Tensor):
         return str(tuple(logits.shape))
@@ -346,7 +346,7 @@ def title_of(model: Any) -> str:
 
 
 def called_title(model: nn.Module) -> str:
-    """Return `title_of`, and for a `call` of `adapt` how it must call the module so that attention is found."""
+    """Return `title_of` and, for an `adapt` with `call`, how `call` must be written so that attention is found."""
     own = False
     for shell in (named_module(model), getattr(model, "module", None), getattr(model, "call", None)):
         own |= isinstance(shell, AdaptedModule) and isinstance(shell.call, _Call) and shell.call._call is not None

@@ -15,7 +15,7 @@ Rotation = tuple[Tensor, Tensor]
 
 
 class Attention(Mixer):
-    """Multi-head attention; if the forward pass gets a rotation, queries and keys are rotary.
+    """Multi-head attention; if the forward pass receives a rotation, queries and keys are rotated.
 
     The hook points are ``logits``, the attention logits before the softmax (batch, head, query, key), -inf where
     masked; ``pattern``, the attention weights after the softmax; and ``mixed``, the outputs of all heads (batch, time,

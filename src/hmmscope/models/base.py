@@ -62,7 +62,7 @@ class ModelIO:
         num_outputs: number of logits, or of regression coordinates.
         vocab_size: number of input tokens, or None for vectors.
         input_width: number of coordinates of an input vector, or None for tokens.
-        max_length: number of positions of the longest input; required by learned positions and input features.
+        max_length: largest number of positions of an input; required by learned positions and input features.
         feedback_width: number of extra inputs at each position (block chain-of-thought).
     """
 
@@ -99,16 +99,16 @@ class HookPoint(nn.Module):
 
 
 class Mixer(nn.Module):
-    """A module that mixes positions in a block; its arguments are the residual stream, rotary rotation and past."""
+    """A module that mixes positions in a block; its arguments are the residual stream, rotary rotation and cache."""
 
     def empty_past(self) -> Any:
         raise AssertionError("subclasses define empty_past")
 
 
 class Dropout(nn.Module):
-    """Dropout with masks that depend only on (model seed, step, stream) and on the order of calls in a step.
+    """Dropout whose masks depend only on (model seed, step, stream) and on the order of calls in a step.
 
-    In a compiled model the masks come from torch's generator.
+    In a model compiled by torch, torch's global generator draws the masks.
     """
 
     def __init__(self, rate: float, generator: torch.Generator) -> None:
@@ -171,7 +171,7 @@ class SequenceModel(nn.Module):
 
         Args:
             inputs: tokens, or vectors (batch, time, ``model_io.input_width``).
-            positions: position ids (default: 0, 1, 2, ...); ignored by models without positions.
+            positions: position numbers (default: 0, 1, 2, ...); ignored by models without positions.
             feedback: extra inputs (batch, time, ``model_io.feedback_width``); None for zeros.
             cache: dictionary, empty at the first call; later calls continue the inputs and return outputs at the new
                 positions only.
@@ -189,7 +189,7 @@ class SequenceModel(nn.Module):
         return html_table(type(self).__name__, facts | {"taps": ", ".join(taps[:12]) + ", ..." * (len(taps) > 12)})
 
     def set_step(self, step: int, stream: int = 0) -> None:
-        """Set the training step, which seeds dropout; parts of a batch have different values of `stream`."""
+        """Set the training step, which seeds dropout; parts of a batch use different values of `stream`."""
         for module in self.modules():
             if isinstance(module, Dropout):
                 module.set_step(step, stream)
@@ -228,8 +228,8 @@ class Cost:
 
     Attributes:
         parameters: number of trainable parameters.
-        flops: matrix-product FLOPs of a training sample; the backward pass counts twice.
-        kept: number of activations stored per sample, within 10 % of torch's.
+        flops: matrix-product FLOPs of a training sample; the backward pass counts as two forward passes.
+        kept: number of activations stored per sample, within 10 % of torch's number.
     """
 
     parameters: int
@@ -279,8 +279,8 @@ def described(tensor: Tensor) -> str:
 def initialise(model: nn.Module, generator: torch.Generator, *, num_residual_writes: int) -> None:
     """Initialize normal weights of variance 1/fan-in, zero biases, and embeddings of standard deviation 0.5.
 
-    ``out`` is divided by sqrt(num_residual_writes); ``head`` has standard deviation 0.02, ``features`` and ``feedback``
-    0.5.
+    Weights named ``out`` are divided by sqrt(num_residual_writes). Standard deviations are 0.02 for ``head``, 0.5 for
+    ``features`` and ``feedback``.
     """
     for name, module in model.named_modules():
         if isinstance(module, nn.Embedding):

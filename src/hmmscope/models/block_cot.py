@@ -1,6 +1,6 @@
 """Block chain-of-thought: after every `block_length` positions, the model reads its own prediction.
 
-The first position of every block but the first has the extra input features [answer, 1]; other positions have zeros.
+The first position of every block but the first block has the extra input features [answer, 1], other positions zeros.
 The answer is the softmax of the model's outputs at the previous position, or the output vector, and has no gradient.
 
 Source: [Limits] §4.3 and App. C.2; the paper does not specify these features.
@@ -27,17 +27,17 @@ def num_blocks(num_columns: int, block_length: int) -> int:
 def block_outputs(
     model: nn.Module, inputs: Inputs, *, kind: str, block_length: int, algorithm: str = "two-phase"
 ) -> Float[Tensor, "batch column output"]:
-    """Compute the outputs at all positions, with the model's own answers as inputs.
+    """Compute the outputs at all positions, with the model's answers as extra inputs.
 
-    naive: one pass over the whole input for each block two-phase: all answers block by block with a cache and no
-    gradients, then one pass
+    naive:     one pass over the whole input for each block
+    two-phase: all answers block by block with a cache and no gradients, then one pass
 
-    Outputs and gradients are equal without dropout.
+    Without dropout, both algorithms have equal outputs and gradients.
 
     Args:
         model: model with the arguments ``feedback`` (batch, position, num_outputs + 1), and ``cache`` for two-phase.
         inputs: tokens (batch, position) or vectors (batch, position, coordinate).
-        kind: kind of the answer, "law" (softmax) or "vector".
+        kind: kind of the answer, "law" (softmax of the outputs) or "vector" (the outputs).
         block_length: number of positions per block, at least 1.
         algorithm: "two-phase" or "naive", see above.
     """

@@ -40,8 +40,8 @@ class DecoderSpec:
         scale_attention: True divides attention logits by the square root of the head width.
         rotary_base: pair i of a head rotates by position * rotary_base^(-2i/head width).
 
-    Source: [Limits] §2.2, A.1, C.1, which do not state MLP width, dropout sites and attention scaling
-    ("decoder-paper").
+    Source: [Limits] §2.2, A.1, C.1, which do not state MLP width, dropout sites and attention scaling. The registered
+    model "decoder-paper" has its size.
     """
 
     num_layers: int = 2
@@ -76,8 +76,8 @@ class DecoderSpec:
         Args:
             model_io: input and output sizes.
             columns: number of positions of a sample.
-            device: device type; on a CPU, attention weights of short inputs are stored.
-            mixing: operations and activations of a mixer other than attention.
+            device: device type; on a CPU, the cost includes stored attention weights of short inputs.
+            mixing: operations and activations of the mixer that replaces attention, if any.
         """
         d, normed, mlp = self.width, self.norm == "pre", not self.attention_only
         hidden, norm, dropped = self.mlp_ratio * d, 2 * d * normed, self.dropout > 0
@@ -126,7 +126,8 @@ class RoFormerSpec:
         mlp_ratio: hidden width of the MLP divided by `width`.
         rotary_base: base of the rotation frequencies.
 
-    Source: [MultiTask] §5, which does not state norm, MLP, rotary base and dropout ("roformer-paper").
+    Source: [MultiTask] §5, which does not state norm, MLP, rotary base and dropout. The registered model
+    "roformer-paper" has its size.
     """
 
     num_layers: int = 2

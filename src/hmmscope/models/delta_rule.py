@@ -23,8 +23,8 @@ class DeltaRuleSpec:
 
     mixed_t = S_t^T q_t    with S_t = a_t (1 - b_t k_t k_t^T) S_{t-1} + b_t k_t v_t^T
 
-    Queries and keys have length one; a_t = sigmoid(·) or 1; b_t = sigmoid(·), doubled with `negative`. The other parts
-    are those of `DecoderSpec` without positions.
+    Queries and keys have norm one. a_t and b_t are sigmoids of affine maps of the block's input; b_t is doubled with
+    `negative`. The other parts are those of `DecoderSpec` without positions.
 
     Attributes:
         num_layers: number of blocks.
@@ -67,8 +67,8 @@ class DeltaRuleSpec:
 class DeltaRule(Mixer):
     """Mixer of `DeltaRuleSpec`, computed in chunks.
 
-    Let u_t = b_t (v_t - a_t S_{t-1}^T k_t), A_tj = a_{j+1} ... a_t, A_t the product of a from the start of the chunk to
-    t, and S the state before the chunk. Then
+    Let u_t = b_t (v_t - a_t S_{t-1}^T k_t), A_tj = a_{j+1} ··· a_t, A_t = the product of all a up to a_t in the chunk,
+    and S the state before the chunk. Then
 
         u_t = b_t (v_t - A_t S^T k_t) - b_t Σ_{j<t} A_tj (k_t·k_j) u_j      a triangular system
         S_t = A_t S + Σ_{j≤t} A_tj k_j u_j^T

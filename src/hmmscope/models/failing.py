@@ -74,7 +74,7 @@ def failure(model: nn.Module, inputs: Tensor, error: Exception, call: Callable[[
 
 
 class _Unexplained(InputError):
-    """The cause of a failure whose traceback does not show a cause."""
+    """The causes of a failure that its traceback does not show."""
 
 
 def _require_known(model: nn.Module, inputs: Tensor) -> None:
@@ -201,13 +201,13 @@ def _most(runs: Callable[[int], bool], low: int, high: int) -> int | None:
 
 
 def require_callable_on_tokens(model: nn.Module) -> None:
-    """Raise InputError for a module that needs arguments besides tokens, or has lazy or meta weights."""
+    """Raise InputError for a module that needs arguments besides tokens, or has weights without values."""
     require_values(model)
     require_signature(model)
 
 
 def require_values(model: nn.Module) -> None:
-    """Raise InputError for a module with lazy or meta weights or buffers."""
+    """Raise InputError for a module with weights or buffers that are lazy or on the meta device."""
     for where, weight in (*model.named_parameters(), *model.named_buffers()):
         if nn.parameter.is_lazy(weight):
             rule = f"has lazy modules with uninitialized weights ({where}); specify their sizes"

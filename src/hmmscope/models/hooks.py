@@ -44,7 +44,7 @@ class AttentionHookPoint(HookPoint):
 
 
 class ModuleHooks:
-    """Callbacks for functions that a module calls; by default the callbacks change nothing."""
+    """Callbacks for functions that a module calls; these defaults change nothing."""
 
     def softmax(self, softmax: Pass, logits: Tensor) -> Tensor:
         return softmax(logits)
@@ -222,7 +222,7 @@ def _layer_by_layer(
 
 
 def minus_infinity(logits: Tensor) -> Tensor:
-    """Replace the lowest finite values, which mark masked keys, by -inf, except where all keys are masked."""
+    """Replace the lowest finite value, which marks masked keys, by -inf, except where all keys are masked."""
     hidden = logits <= torch.finfo(logits.dtype).min / 2
     return logits.masked_fill(hidden & ~hidden.all(-1, keepdim=True), -torch.inf)
 

@@ -1,4 +1,4 @@
-"""Rehearsal: small calls of a user's model that detect errors before a measurement.
+"""Rehearsal: calls of a user's model on a few samples, which detect errors before training or analysis.
 
 A rehearsal restores the model's state, the random generators and the hooks.
 """
@@ -45,7 +45,7 @@ class Asked(Shown):
         columns: positions whose outputs are evaluated (position,); None for all.
         is_law: True if outputs are logits of a probability distribution.
         next_symbols: True if outputs predict the next symbol.
-        strict: True raises an error if the model does not return logits (batch, time, output).
+        strict: True raises an error, instead of a warning, if the model does not return logits (batch, time, output).
     """
 
     num_outputs: int = 1
@@ -89,7 +89,7 @@ def rehearse(model: nn.Module, inputs: Tensor, asked: Asked) -> tuple[str, ...]:
 
 
 def rehearse_training(net: UserModule, num_columns: int, target: str) -> tuple[str, ...]:
-    """Rehearse a user's module before training, on all tokens or zero vectors; return warnings."""
+    """Rehearse a user's module before training, on samples of all tokens or of zero vectors; return warnings."""
     ports, module = net.model_io, net.module
     asked = Asked(num_outputs=ports.num_outputs, is_law=ports.vocab_size is not None and target != "density")
     if ports.vocab_size is None:
@@ -164,7 +164,7 @@ def _rehearse_gradients(module: nn.Module, inputs: Tensor) -> tuple[str, ...]:
 
 @contextmanager
 def _moved(weights: list[nn.Parameter]) -> Iterator[None]:
-    """Change the weights in the ``with`` block, so that running averages of the weights change too."""
+    """Change the weights inside the ``with`` block, to detect running averages of the weights."""
     moving = [weight for weight in weights if weight.is_floating_point()]
     kept = [weight.detach().clone() for weight in moving]
     try:
@@ -181,7 +181,7 @@ def unwrapped(model: nn.Module) -> nn.Module:
 
 
 def leak_in(model: nn.Module, lines: Iterable[str]) -> str | None:
-    """Return why the model's scores are invalid if it sees later tokens, else None; `lines` are its warnings."""
+    """Return why scores are invalid if outputs depend on later tokens, else None; `lines` are the model's warnings."""
     bidirectional = getattr(getattr(unwrapped(model), "spec", None), "causal", True) is False
     found = f"{_NOT_CAUSAL}: it has causal = false" if bidirectional else None
     found = next((line for line in lines if line.startswith(_NOT_CAUSAL)), found)

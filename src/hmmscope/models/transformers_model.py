@@ -1,4 +1,4 @@
-"""Layers of the Transformers library as models of this library."""
+"""Layers of the package transformers as models of this library."""
 
 import importlib
 import math
@@ -22,10 +22,10 @@ _SPECIAL = ("dt_proj", "igate_preact", "fgate_preact")
 
 
 class TransformersModel(EncodedModel):
-    """An architecture of Transformers between this library's embedding and head.
+    """Layers of a model of the package transformers, between this library's embedding and head.
 
     Hook points: ``residual.<layer>``, and with softmax attention those of `Decoder`. `initialise` draws the weights of
-    linear maps; decays, gates, convolutions and norms start as in Transformers. With a cache, each call reads all
+    linear maps; the package initializes decays, gates, convolutions and norms. With a cache, each call processes all
     inputs again.
 
     Args:

@@ -1,4 +1,4 @@
-"""Architectures from the Transformers library."""
+"""Architectures of the package transformers."""
 
 from dataclasses import dataclass
 
@@ -207,7 +207,7 @@ class LlamaSpec:
         num_layers: number of blocks.
         num_heads: number of heads in a block.
         width: width of the residual stream; a multiple of 2 * num_heads.
-        mlp_ratio: hidden MLP width / `width`; with 8/3 a block has as many weights as a `DecoderSpec` with 4.
+        mlp_ratio: hidden width of the MLP divided by `width`; 8/3 gives a block as many weights as 4 in `DecoderSpec`.
     """
 
     num_layers: int = 4

@@ -29,7 +29,7 @@ from hmmscope.seeds import derived_seed
 def logits_of(
     output: Any, inputs: Tensor, num_outputs: int, *, whole: bool = False
 ) -> Float[Tensor, "batch time output"]:
-    """Return the checked logits in a module's output, cut to `num_outputs` unless `whole`."""
+    """Check and return the logits in a module's output, cut to `num_outputs` unless `whole` is true."""
     logits, (batch, time) = raw_logits(output), inputs.shape[:2]
     if not isinstance(logits, Tensor) or logits.ndim != 3 or logits.shape[:2] != (batch, time):
         found = described_output(output)
@@ -109,7 +109,7 @@ def unwrapped(model: nn.Module) -> nn.Module:
 @registry.model("given")
 @dataclass(frozen=True, kw_only=True)
 class UserModuleSpec:
-    """Spec of a user's module; configurations store the module's class and shapes, and runs also its initial weights.
+    """Spec of a user's module; configurations store its class and shapes, and runs also its initial weights.
 
     Attributes:
         class_name: name of the class, with its package.
@@ -128,7 +128,7 @@ class UserModuleSpec:
             raise InputError("model: has lazy modules with unknown shapes; specify their sizes")
         parameters = list(named_module(module).named_parameters())
         if any(key.endswith("_flat_param") for key, _ in parameters):
-            raise InputError("model: FSDP has joined its weights; pass use_orig_params=True, or use fully_shard")
+            raise InputError("model: FSDP has flattened its weights; pass use_orig_params=True, or use fully_shard")
         shapes = tuple(f"{key} {'x'.join(map(str, p.shape)) or 1}" for key, p in parameters)
         spec = cls(class_name=class_name_of(module), shapes=shapes, heads=_heads(module))
         object.__setattr__(spec, "module", module)
@@ -149,7 +149,9 @@ class UserModuleSpec:
         names = matched(own, found) or {}
         if not names or any(own[name] != found[there] for name, there in names.items()):
             odd = next(iter(set(self.shapes) ^ set(other.shapes)), "their order")
-            raise InputError(f"model: does not match the {self.class_name} of the run; parameters differ: {shown(odd)}")
+            raise InputError(
+                f"model: has other parameters than the run's {self.class_name}, {shown(odd)}; pass that module"
+            )
         here, there = ({one.rpartition(".")[2] for one in spec.heads} for spec in (other, self))
         if strict and self.heads and here != there:
             odd, wanted = (", ".join(sorted(one)) or "none of them" for one in (here - there, there - here))

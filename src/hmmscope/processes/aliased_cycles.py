@@ -23,8 +23,8 @@ from hmmscope.system_info import require_memory
 class NoisyCyclesSpec:
     """Noisy cycles: the state usually follows a cycle through all states, and each symbol has equally many states.
 
-    transition[s] = follow * (next of s on the cycle) + (1 - follow) * uniform
-    emission[s] = show * (symbol of s) + (1 - show) * uniform
+    transition[s] = follow * (one-hot successor of s on the cycle) + (1 - follow) * uniform
+    emission[s] = show * (one-hot symbol of s) + (1 - show) * uniform
 
     Under the stationary distribution all symbols are equally likely.
 
@@ -73,7 +73,7 @@ class NoisyCyclesSpec:
 
 
 def mostly(choices: Int64[Tensor, "*row"], num_outcomes: int, probability: float) -> Float64[Tensor, "*row outcome"]:
-    """Return rows p * (the choice) + (1 - p) * uniform with p = `probability`, in multiples of 2^-32."""
+    """Return rows p * one_hot(choice) + (1 - p) * uniform with p = `probability`, in multiples of 2^-32."""
     other = round(UNIT * (1 - probability) / num_outcomes)
     chosen = torch.nn.functional.one_hot(choices, num_outcomes).double()
     return (other + (UNIT - num_outcomes * other) * chosen) / UNIT

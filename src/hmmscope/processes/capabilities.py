@@ -49,7 +49,7 @@ class PriorProcess(NamedTuple):
 
     Attributes:
         process: the assumed source of samples.
-        weight: probability, under `process`, that a sample comes from the pool that is sampled.
+        weight: probability, under `process`, that a sample belongs to the pool from which samples are drawn.
     """
 
     process: Any
@@ -78,7 +78,7 @@ class ObserverOutput(Shown):
 
     Attributes:
         predicted_observation: P(o_t | o_0..o_{t-1}) (batch, time, symbol), or E[o_t | o_0..o_{t-1}] for vectors.
-        next_observation: P(o_{t+1} | o_0..o_t), or E[o_{t+1} | o_0..o_t] for vectors.
+        next_observation: the same for o_{t+1} given o_0..o_t.
         log_likelihood_terms: log P(o_t | o_0..o_{t-1}) or log density (batch, time), nats.
         probs: other distributions (batch, time, outcome), such as "belief".
         vectors: other vectors (batch, time, ...), such as the "mean" of a state.
@@ -92,7 +92,7 @@ class ObserverOutput(Shown):
 
     @property
     def belief(self) -> Tensor | None:
-        """The belief state, or the process's vector or mean, or None."""
+        """The entry "belief", "vector" or "mean" of this output, or None."""
         return self.probs.get("belief", self.vectors.get("vector", self.vectors.get("mean")))
 
     @classmethod
@@ -102,7 +102,7 @@ class ObserverOutput(Shown):
         predicted: Float64[Tensor, "batch time_and_one symbol"],
         **laws: Tensor,
     ) -> "ObserverOutput":
-        """Build the output from T + 1 predictive distributions for T observations.
+        """Build the output for T observations from T + 1 predictive distributions.
 
         Raises:
             InputError: a row does not sum to one (or to zero, after an impossible past).

@@ -14,7 +14,7 @@ from hmmscope.processes.process import Process
 def product(first: HMM | LabelledHMM, second: HMM | LabelledHMM) -> HMM | LabelledHMM:
     """Return the process that emits pairs of symbols of two independent processes.
 
-    The pair of symbols (v, w) has the number v * (number of symbols of the second process) + w, as for states.
+    Symbols v and w form the symbol v * (number of symbols of the second process) + w; states are paired likewise.
     """
     title = f"{first.title or 'process'} x {second.title or 'process'}"
     initial = torch.kron(first.initial, second.initial)
@@ -30,7 +30,7 @@ def product(first: HMM | LabelledHMM, second: HMM | LabelledHMM) -> HMM | Labell
 
 
 def noisy(process: HMM | LabelledHMM, channel: object) -> HMM | LabelledHMM:
-    """Return a process observed through the channel `[v, w]` = P(w is observed if v is emitted), (V, W)."""
+    """Return a process observed through a channel, where channel[v, w] = P(w is observed | v is emitted)."""
     channel_VW, _ = stochastic_rows("channel", channel, (process.num_symbols, None))
     title = f"{process.title or 'process'} through a noisy channel"
     if isinstance(process, HMM):
@@ -52,7 +52,7 @@ def uniform_noise(num_symbols: int, probability: float) -> Float64[Tensor, "symb
 def as_labelled(process: Process) -> LabelledHMM:
     """Convert an HMM to edge emissions: labelled[v, i, j] = emission[i, v] * transition[i, j].
 
-    State t of the result is state t + 1 of the HMM.
+    State t of the result is the HMM's state t + 1.
     """
     if isinstance(process, LabelledHMM):
         return process

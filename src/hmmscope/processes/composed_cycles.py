@@ -1,4 +1,4 @@
-"""HMMs composed of a cycle and an emission matrix, with pools of pairs, cycles and emissions unseen in training."""
+"""HMMs composed of a cycle and an emission matrix; some pools contain pairs, cycles or emissions unseen in training."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -27,7 +27,7 @@ class ComposedCycles(Mixture):
     """A mixture of pairs (cycle, emission matrix) with equal probabilities.
 
     Attributes:
-        pairs_M: cycle number and emission number of each component (component, 2).
+        pairs_M: number of the cycle and of the emission matrix of each component (component, 2).
         spec: spec of the pool.
     """
 
@@ -53,7 +53,7 @@ class ComposedCycles(Mixture):
 
     @cached_property
     def prior(self) -> PriorProcess | None:  # type: ignore[override]
-        """The prior over all pairs if this pool contains held-out pairs, else None."""
+        """Prior over all pairs of cycles and emissions if this pool contains held-out pairs, else None."""
         if self.spec.pool != "held-out":
             return None
         everything = replace(self.spec, pool="all").build()
@@ -63,15 +63,15 @@ class ComposedCycles(Mixture):
 @registry.process("composed-cycles")
 @dataclass(frozen=True, kw_only=True)
 class ComposedCyclesSpec(NoisyCyclesSpec):
-    """A pool of equally likely HMMs from the K^2 pairs of K noisy cycles and K balanced emissions.
+    """A pool of equally likely HMMs, chosen from the K^2 pairs of K noisy cycles and K balanced emission matrices.
 
     Each of the V symbols is emitted by S / V random states of the S states. Cycle number a depends on (seed, a) only,
     emission number b on (seed, b), and the split into training and held-out pairs on (seed, K).
 
     Attributes:
-        num_parts: number K of cycles, and of emissions.
-        pool: "train" (a random half of the pairs), "held-out" (the other half), "all"; or pairs with K other cycles
-            ("new-cycles"), K other emissions ("new-emissions") or both ("new").
+        num_parts: number K of cycles, and of emission matrices.
+        pool: "train" (a random half of the pairs), "held-out" (the other half), "all"; or pairs with K cycles
+            ("new-cycles"), K emissions ("new-emissions") or both ("new") that are not in "all".
 
     Source: this project.
     """

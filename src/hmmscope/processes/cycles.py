@@ -73,7 +73,7 @@ class CyclesSpec:
 def random_cycles(
     seed: int, num_states: int, num_actions: int, *, distinct: bool = False
 ) -> Int64[Tensor, "action state"]:
-    """Draw one uniform random cycle per action; more actions do not change earlier cycles.
+    """Draw one uniform random cycle per action; a cycle does not depend on the number of actions.
 
     cycle[order[j]] = order[j + 1 mod num_states] for a uniform permutation `order`
     """
@@ -118,8 +118,7 @@ def _generate(permutations_AS: Int64[Tensor, "action state"], order: int) -> boo
 def never_meeting_pairs(cycles_AS: Int64[Tensor, "action state"]) -> list[tuple[int, int]]:
     """Return the pairs of states that no sequence of forward and backward steps along the cycles maps to one state.
 
-    An observer never forgets which of two such states came first; with an odd number of states, there are no such
-    pairs.
+    An observer never forgets in which of two such states the system started. An odd number of states has no such pairs.
     """
     num_states = cycles_AS.shape[1]
     moves = [(cycle, cycle.argsort()) for cycle in cycles_AS]

@@ -15,8 +15,8 @@ from hmmscope.schema import require
 class CyclicHardSpec(CyclesSpec):
     """Cyclic-DET with rare queries of the state: after the symbol * comes the name of the state.
 
-    stage 0 -> 0 with 1 - prediction_rate: a uniform action moves the state
-            -> 1 with prediction_rate: the symbol *
+    stage 0 -> 0 with probability 1 - prediction_rate: a uniform action moves the state
+            -> 1 with probability prediction_rate: the symbol *
     stage 1 -> 2: the symbol that names the state
     stage 2 -> 0: a uniform action moves the state
 

@@ -13,7 +13,7 @@ from hmmscope.schema import require
 @registry.process("cyclic-rnd")
 @dataclass(frozen=True, kw_only=True)
 class CyclicRndSpec(CyclesSpec):
-    """Cyclic-DET with noise: with `backward_probability` the state goes to its predecessor on the cycle.
+    """Cyclic-DET with noise: with probability `backward_probability` the state moves to its predecessor on the cycle.
 
     kernel[a] = (1 - backward_probability) * cycle[a] + backward_probability * inverse cycle[a]
 

@@ -18,8 +18,9 @@ def augment(process: LabelledHMM, pairing: Literal["post", "pre"] = "post") -> H
 
     The state s in the pair at time t follows (`post`) or precedes (`pre`) observation t.
 
-    Source: [Limits] Prop. A.1, which prints the kernel of `pre` with the trajectory of `post`; both pairings have the
-    system's distribution of observations.
+    Both pairings have the system's distribution of observations.
+
+    Source: [Limits] Prop. A.1, which combines the transition of `pre` with the state sequence of `post`.
 
     Raises:
         InputError: the pairing is neither `post` nor `pre`.

@@ -15,7 +15,7 @@ from hmmscope.schema import require
 @registry.process("factored-mess3")
 @dataclass(frozen=True, kw_only=True)
 class FactoredMess3Spec:
-    """Several parallel Mess3 processes (factors); one symbol encodes all factors' symbols, the first as leading digit.
+    """Several parallel Mess3 processes (factors); the base-3 digits of a symbol are the factors' symbols.
 
     Factors with the coupling ``independent`` do not interact. A factor's switch probability becomes `driven` when the
     previous factor emits symbol 0 (``conditional``) or enters state 0 (``hidden``). Without ``hidden`` coupling, the

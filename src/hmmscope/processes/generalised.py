@@ -30,7 +30,7 @@ _MOST_WORDS = 20_000
 
 
 class GeneralisedHMM(Process):
-    """A process like a `LabelledHMM` with matrices that may have negative entries.
+    """A process with the formulas of a `LabelledHMM`, but matrices that may have negative entries.
 
         P(o_0 .. o_T) = initial · labelled[o_0] ··· labelled[o_T] · (1, .., 1)
 
@@ -41,8 +41,8 @@ class GeneralisedHMM(Process):
         initial, labelled: float64 arrays.
 
     Args:
-        initial: predictive vector before the first symbol (S,).
-        labelled: matrix of each symbol (V, S, S); for each i, the entries `[:, i, :]` sum to one.
+        initial: predictive vector before the first symbol (state,).
+        labelled: matrix of each symbol (symbol, state, state); for each i, the entries `[:, i, :]` sum to one.
         title, source: free text.
 
     Raises:
@@ -80,13 +80,13 @@ class GeneralisedHMM(Process):
 
     @classmethod
     def in_frame(cls, start: Tensor, step: Tensor, end: Tensor, frame: Tensor, **named: str) -> "GeneralisedHMM":
-        """Build the process with P = start · step[o_0] ··· step[o_T] · end, in the basis of the rows of `frame`.
+        """Build the process with P(o_0 .. o_T) = start · step[o_0] ··· step[o_T] · end; rows of `frame` are its basis.
 
         Args:
             start, end: vectors (S,).
             step: matrix of each symbol (V, S, S).
             frame: basis (S, S) of independent rows with row · end = 1.
-            named: `title` and `source` of the process.
+            named: the fields `title` and `source`.
         """
         back = torch.linalg.pinv(frame)
         return cls(start @ back, frame @ step @ back, **named)
@@ -209,8 +209,8 @@ def _leading(matrix: Tensor) -> tuple[float, Tensor]:
 class ProbabilityClockSpec:
     """A process of dimension three that no finite HMM generates if `angle` is no rational multiple of 2π.
 
-    Symbol 1 rotates a vector by `angle` (radians) and damps it; symbol 0 resets it, so P(0 after n ones) oscillates with
-    amplitude `height`.
+    Symbol 1 rotates a vector by `angle` (radians) and damps it; symbol 0 resets it. P(0 after n ones) oscillates in n
+    with amplitude `height`.
 
     Source: the probability clock of Jaeger (2000).
     """

@@ -34,7 +34,8 @@ _ATTEMPTS = 2**12
 class HeaderHMMs(HMMPerSample):
     """A new HMM for each sample, with a uniform initial distribution and rows in multiples of 1 / denominator.
 
-    A header contains all but the last numerator of each row. The Bayes optimum is known only in the layout `header`.
+    A header contains all numerators of each row except the last. The Bayes-optimal prediction is known only in the
+    layout `header`.
     """
 
     stored_name = "ToldHMMs"
@@ -149,7 +150,7 @@ class HeaderSpec:
     def lean(
         self, purpose: str, numbers: NDArray[np.int64], choices: NDArray[np.int64], least: float
     ) -> NDArray[np.float64]:
-        """Draw rows: a random probability in [least, 1] for `choices` (component, S), Dirichlet(1/2) for the rest."""
+        """Draw rows: `choices` (component, S) get a random probability in [least, 1], the rest is Dirichlet(1/2)."""
         rest = self.dirichlet(purpose, numbers, 0.5)
         column = 0 if purpose == "transition" else 1
         drawn = uniforms(philox_key(self.seed, "lean"), numbers, self.num_states, 2)[..., column, None]
@@ -170,9 +171,9 @@ class HeaderHMMsSpec(HeaderSpec):
 
     Attributes:
         transition_concentration, emission_concentration: concentrations of the Dirichlet rows.
-        without: excluded regions: "slow" (mean self-transition >= 3/4), "sharp" (mean largest row entry >= 7/8).
+        without: excluded HMMs: "slow" (mean P(self-transition) >= 3/4), "sharp" (mean largest row entry >= 7/8).
 
-    Source: after Agarwal, Dalal and Misra (2025), arXiv 2512.22471, who use hundredths >= 0.05.
+    Source: after Agarwal, Dalal and Misra (2025), arXiv 2512.22471, who use multiples of 0.01 that are >= 0.05.
     """
 
     transition_concentration: float = 0.5

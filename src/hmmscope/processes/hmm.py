@@ -37,10 +37,11 @@ class HMM(Process):
         initial, transition, emission: arrays (S,), (S, S) and (S, V) with rows that sum to 1.
         symbols, states: names of the V symbols and S states, or None.
         title, source: free text.
-        allow_drop_tiny: True rounds positive probabilities below 2^-32 to nearest, mostly to zero, and not up.
+        allow_drop_tiny: True rounds positive probabilities below 2^-32 to the nearest multiple, mostly zero, instead
+            of up.
 
     Raises:
-        InputError: names are invalid, or a row is (see `Quantiser`).
+        InputError: a name or a row is invalid (see `Quantiser`).
     """
 
     stored_name = "HMM"
@@ -136,7 +137,7 @@ def texts(data: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def matched_by_name(start: Any, names: Sequence[str] | None, field: str = "symbols") -> Any:
-    """Return a process with its symbols or inputs in another order; raise InputError if the names differ."""
+    """Return the process with symbols or inputs in the order of `names`; raise InputError if it has other names."""
     own = getattr(start, field, None)
     if own is None or names is None or tuple(own) == tuple(names) or "emission" not in start.file_arrays:
         return start
@@ -155,7 +156,6 @@ def matched_by_name(start: Any, names: Sequence[str] | None, field: str = "symbo
 
 
 def check_start(start: Any, num_states: int, num_symbols: int) -> None:
-    """Raise InputError unless `start` is None or an HMM of these sizes."""
     good = start is None or (
         isinstance(start, HMM) and (start.num_states, start.num_symbols) == (num_states, num_symbols)
     )

@@ -44,7 +44,7 @@ class HMMFamily(Protocol):
 class HMMPerSample(Process):
     """A process that draws a new HMM for each sample, so a model cannot memorize HMMs.
 
-    A sample's HMM has the sample's number plus 2^40 times the random stream's code. The Bayes optimum is unknown.
+    A sample's HMM has the number (sample number) + 2^40 * (code of the random stream). The Bayes optimum is unknown.
     """
 
     stored_name = "FreshHMMs"
@@ -71,7 +71,7 @@ class HMMPerSample(Process):
     def file_texts(self) -> dict[str, Any]:
         name = getattr(self.spec, "name", None)
         if name is None:
-            raise InputError("path: the spec of this pool is not registered, so the pool cannot be saved")
+            raise InputError("path: the spec of this pool is not registered, so the pool cannot be saved; register it")
         return {"spec": {"name": name, **spec_to_data(self.spec)}}
 
     @classmethod
@@ -120,7 +120,7 @@ class HMMPerSample(Process):
 @registry.process("fresh-hmms")
 @dataclass(frozen=True, kw_only=True)
 class HMMPerSampleSpec(DirichletSpec):
-    """A new HMM with Dirichlet rows for each sample, the unbounded limit of `random-mixture`; the optimum is unknown."""
+    """A new HMM with Dirichlet rows for each sample: `random-mixture` with an unlimited number of components."""
 
     num_states: int = 8
     num_symbols: int = 8
@@ -132,7 +132,7 @@ class HMMPerSampleSpec(DirichletSpec):
 @registry.process("fresh-aliased-cycles")
 @dataclass(frozen=True, kw_only=True)
 class AliasedCyclesPerSampleSpec(AliasedSpec):
-    """A new noisy cycle for each sample, the unbounded limit of `aliased-cycles-mixture`; the optimum is unknown.
+    """A new noisy cycle for each sample: `aliased-cycles-mixture` with an unlimited number of components.
 
     Source: this project.
     """
@@ -167,7 +167,7 @@ class MarkovChainPerSample(HMMPerSample):
 @registry.process("fresh-markov-chains")
 @dataclass(frozen=True, kw_only=True)
 class MarkovChainPerSampleSpec(DirichletSpec):
-    """A new observed Markov chain with Dirichlet rows for each sample; the optimum is exact.
+    """A new observed Markov chain with Dirichlet rows for each sample; the Bayes-optimal prediction is exact.
 
     The process is `markov-mixture` with infinitely many components; `emission_concentration` is ignored.
 

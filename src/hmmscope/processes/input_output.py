@@ -34,13 +34,13 @@ class InputOutputHMM(Process):
     Source: Bengio and Frasconi (1995), for finitely many inputs.
 
     Attributes:
-        initial, transition, emission: Probabilities of shapes (S,), (U, S, S) and (U, S, V).
+        initial, transition, emission: Probabilities (state,), (input, state, state) and (input, state, symbol).
         num_inputs: Number of different inputs U.
         symbols, states, inputs: Names of symbols, states and inputs, or None.
 
     Args:
-        initial, transition, emission: Arrays with rows that sum to 1. A transition matrix (S, S) or an emission matrix
-            (S, V) applies to all inputs.
+        initial, transition, emission: Arrays with rows that sum to 1. Without the input axis, a transition or emission
+            matrix applies to all inputs.
         symbols, states, title, source: See `HMM`.
         inputs: Names of the U inputs, or None.
 
@@ -156,12 +156,12 @@ class InputOutputHMM(Process):
         return SampledPaths(observations, states, None)
 
     def with_policy(self, policy: Any, *, first: Any = None, together: bool = False) -> Process:
-        """Return the process with random inputs, as an HMM that emits input_0, observation_0, input_1, ...
+        """Draw the inputs at random; return the HMM that emits input_0, observation_0, input_1, ...
 
         The first U symbols are the inputs, and symbol U + v is observation v.
 
         Args:
-            policy, first: See `hmmscope.processes.policies.policy_rows`; the policy sees the last observation.
+            policy, first: See `hmmscope.processes.policies.policy_rows`; `seen` is the last observation.
             together: True returns a `LabelledHMM` that emits input u and observation v as the symbol u * V + v.
         """
         return (_as_pairs if together else _as_tokens)(self, policy, first)
@@ -215,7 +215,8 @@ def _as_tokens(hmm: InputOutputHMM, policy: Any, first: Any) -> HMM:
 def _as_pairs(hmm: InputOutputHMM, policy: Any, first: Any) -> LabelledHMM:
     """Return the process whose symbol u * V + v is input u with observation v.
 
-    State 0 starts a sequence. The others are the S states, or pairs of a state and what the policy depends on.
+    State 0 starts a sequence. Other states are the S states, or pairs of a state and the inputs or observations on
+    which the policy depends.
     """
     size, count, num_seen = hmm.num_states, hmm.num_inputs, hmm.num_symbols
     rows_UVU, first_U = policy_rows(policy, first, count, num_seen)
@@ -244,7 +245,8 @@ def _drawn(rows: Float64[Tensor, "row outcome"], uniforms: Float64[Tensor, " row
 class InputOutputSpec:
     """A random input-output HMM with random inputs; tokens alternate input, observation, ...
 
-    Rows are Dirichlet(1); an input repeats with probability `repeat`; otherwise the next input is uniform.
+    The rows of all matrices are Dirichlet(1). An input repeats with probability `repeat`; otherwise the next input is
+    uniform.
 
     Attributes:
         num_inputs, num_states, num_symbols: Numbers U, S and V of inputs, states and symbols.

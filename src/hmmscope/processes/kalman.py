@@ -53,7 +53,7 @@ class KalmanResult(Shown):
 
 @dataclass(frozen=True, repr=False)
 class KalmanStep(Shown):
-    """The part of a filter step that does not depend on data: gain and covariances.
+    """The gain and covariances of a filter step, which do not depend on data.
 
     Attributes:
         innovation_covariance: Cov[o_t | o_0..o_{t-1}].
@@ -71,9 +71,9 @@ def kalman_steps(
     covariance: Float64[Tensor, "state state"],
     seen_TY: Bool[Tensor, "time observed"] | None = None,
 ) -> Iterator[KalmanStep]:
-    """Yield the gain and covariances of each step, from an initial state covariance.
+    """Yield the gain and covariances of each step, given transition A, output B and the initial state covariance P.
 
-    predicted = A P A^T + state_noise;  S = B predicted B^T + output_noise;  K = predicted B^T S^-1
+    predicted = A P A^T + state_noise;  S = B predicted B^T + output_noise;  gain K = predicted B^T S^-1
     P = (1 - K B) predicted (1 - K B)^T + K output_noise K^T   (Joseph's form)
     """
     transition, output = process.transition, process.output
@@ -121,7 +121,8 @@ def kalman_filter(
     Raises:
         InputError: the process is not a linear system, a shape is wrong, or a number is infinite.
 
-    Cost: O(patterns * time * (n + m)^3 + batch * time * n * (n + m)), for different patterns of missing entries.
+    Cost: O(patterns * time * (n + m)^3 + batch * time * n * (n + m)), where `patterns` is the number of distinct
+    patterns of missing entries.
     """
     if not isinstance(process, LinearSystem):
         raise InputError(f"process: must be a linear system with Gaussian noise, got {shown(process)}")
@@ -242,7 +243,7 @@ def isotropic_means(
 
 
 def require_isotropic(process: LinearSystem) -> None:
-    """Raise InputError unless the matrices are orthogonal and the noise covariances are the identity."""
+    """Raise InputError unless matrices are orthogonal and noise covariances are the identity."""
     eye = torch.eye(process.num_states, dtype=torch.float64)
     for name in ("transition", "output"):
         matrix = getattr(process, name)

@@ -28,8 +28,9 @@ class LabelledHMM(Process):
         title, source: free text.
 
     Args:
-        initial: start distribution (S,).
-        labelled: labelled transition matrices (V, S, S); for each state i the entries `[:, i, :]` sum to 1.
+        initial: start distribution (state,).
+        labelled: labelled transition matrices (symbol, state, state); for each state i the entries `[:, i, :]` sum to
+            1.
         symbols, states, title, source, allow_drop_tiny: see `HMM`.
 
     Raises:
@@ -73,12 +74,12 @@ class LabelledHMM(Process):
         return LabelledHMM(initial, self.labelled, allow_drop_tiny=True)
 
     def with_policy(self, policy: Any, *, first: Any = None) -> "LabelledHMM":
-        """Return a process that actions drive, such as those of [Limits], with another policy.
+        """Return a process whose symbols are actions, as in [Limits], with another distribution of actions.
 
-        The symbols are the actions: labelled[a] = P(a | state) * kernel[a].
+        labelled[a] = P(a | state) * kernel[a] for each action a
 
         Args:
-            policy, first: See `hmmscope.processes.policies.policy_rows`; the policy sees the last state.
+            policy, first: See `hmmscope.processes.policies.policy_rows`; `seen` is the last state.
 
         Raises:
             InputError: An action is impossible in a state, or rows are invalid.

@@ -21,7 +21,7 @@ from hmmscope.seeds import check_seed, numpy_generator, philox_key
 class LazyChainSpec:
     """A chain that stays in its state with probability >= `stay`, and emits its state with probability >= 1 - `noise`.
 
-    transition = stay I + (1 - stay) D, emission = (1 - noise) I + noise D'; rows of D and D' are Dirichlet(1)
+    transition = stay I + (1 - stay) D;  emission = (1 - noise) I + noise D';  all rows of D and D' ~ Dirichlet(1)
 
     Source: after Dai et al. (2025).
     """
@@ -48,7 +48,7 @@ class LazyChainSpec:
 @registry.process("fresh-lazy-chains")
 @dataclass(frozen=True, kw_only=True)
 class LazyChainPerSampleSpec:
-    """A new lazy noisy chain for each sample, with random `stay` and `noise`; the optimum is unknown.
+    """A new lazy noisy chain for each sample, with random `stay` and `noise`; the Bayes-optimal prediction is unknown.
 
     stay ~ uniform on [least_stay, most_stay],  noise ~ uniform on [least_noise, most_noise],  see `LazyChainSpec`
 

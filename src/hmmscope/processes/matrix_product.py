@@ -29,7 +29,7 @@ class MatrixProduct(Process):
         dimension: number of coordinates of the vector.
 
     Args:
-        matrices: matrix of each symbol (V, dimension, dimension).
+        matrices: matrix of each symbol (symbol, dimension, dimension).
         title, source: free text.
 
     Raises:

@@ -16,7 +16,7 @@ from hmmscope.processes.process import Process
 
 
 class Mixture(Process):
-    """A mixture of HMMs: each sample draws a component by the weights, then observations of this component.
+    """A mixture of HMMs: each sample draws a component with the given weights, then observations from this component.
 
     Attributes:
         component_weights: probabilities of the components.
@@ -25,7 +25,7 @@ class Mixture(Process):
 
     Args:
         weights: probabilities of the components (M,).
-        components: M HMMs or M labelled HMMs of equal sizes.
+        components: M `HMM` or M `LabelledHMM` objects of equal sizes.
         title, source: free text.
 
     Raises:
@@ -142,7 +142,7 @@ class Mixture(Process):
         return self.first(min(count, len(self)))
 
     def first(self, count: int) -> "Mixture":
-        """Return the first `count` components, equally likely."""
+        """Return the mixture of the first `count` components with equal weights."""
         if not 1 <= count <= self.num_components:
             raise InputError(f"count: must be in [1, {self.num_components}], got {count}")
         params = self.params.select(torch.arange(count))

@@ -14,8 +14,8 @@ from hmmscope.kernels.random_arrays import standard_normals
 def haar_orthogonal(key: tuple[int, int], count: int, size: int) -> Float64[Tensor, "matrix row column"]:
     """Draw independent orthogonal matrices from Haar measure; matrix i depends on (key, size, i) only.
 
-    A matrix is the factor Q in the QR decomposition of a matrix of N(0, 1) numbers, where R has a positive diagonal; it
-    has the same bits on every CPU.
+    A matrix is the factor Q in the QR decomposition of a matrix of N(0, 1) numbers, where R has a positive diagonal.
+    The bits are the same on every CPU.
 
     Source: Mezzadri (2007).
     """

@@ -25,7 +25,8 @@ class HMMParams(Shown, ABC):
     Attributes:
         digest_name: fixed name of the class in digests (default: the class name).
         file_arrays: names of the arrays in files.
-        initial_MS: distribution of the state at the first emission if states emit, else before the first emission.
+        initial_MS: distribution of the state that emits first, or, if transitions emit, of the state before the first
+            emission.
         states_emit: True if states emit, False if transitions do.
         signed: True if entries may be negative, see `GeneralisedHMM`.
         sample: compiled sampler of paths.
@@ -66,7 +67,7 @@ class HMMParams(Shown, ABC):
 
     @abstractmethod
     def transition(self, beliefs: Float64[Tensor, "*batch state"]) -> Float64[Tensor, "*batch state"]:
-        """Return `after` of the first component."""
+        """Return P(next emitting state | state after an observation) of the first component."""
 
     @abstractmethod
     def predictive(self) -> Float64[Tensor, "component state symbol"]:
@@ -86,7 +87,7 @@ class HMMParams(Shown, ABC):
 
     @abstractmethod
     def tables(self, component: int) -> tuple[Tensor, Tensor, Tensor]:
-        """Return P(observation 0, state 0) (V, S), step matrices (1 or V, S, S) and factors after it (V or 0, S)."""
+        """Return P(observation 0, state 0) (V, S), step matrices (1 or V, S, S), and emission factors (V or 0, S)."""
 
     def all_tables(self) -> tuple[Tensor, Tensor, Tensor]:
         each = [self.tables(component) for component in range(len(self.initial_MS))]
@@ -105,15 +106,15 @@ class HMMParams(Shown, ABC):
 
     @abstractmethod
     def from_each_state(self) -> "HMMParams":
-        """Return params with one component for each start state."""
+        """Return parameters with one component for each start state."""
 
     @abstractmethod
     def contractions(self, memory_length: int) -> tuple[Float64[Tensor, "matrix state state"], int]:
-        """Return the first component's matrices that update beliefs in a memory window, and the number of updates."""
+        """Return matrices that update beliefs in a memory window (first component), and the updates per window."""
 
     @abstractmethod
     def with_gaps(self) -> "HMMParams":
-        """Return params with a symbol V for missing observations; V is never predicted."""
+        """Return parameters with an additional symbol V for missing observations, which is never predicted."""
 
     @property
     def num_symbols(self) -> int:

@@ -17,10 +17,10 @@ def policy_rows(
     """Return P(next input | input, observation or state), and the distribution of the first input.
 
     Args:
-        policy: Distribution of the next input (U,), given the last input (U, U), or given the last input and the last
-            observation or state (U, V, U).
-        first: Distribution of the first input (U,) (default: the policy if it has shape (U,), its stationary
-            distribution if (U, U), else uniform).
+        policy: Distribution of the next input (input,), given the last input (input, input), or given the last input
+            and the last observation or state (input, seen, input).
+        first: Distribution of the first input (input,) (default: the policy if it has one axis, its stationary
+            distribution if two, else uniform).
     """
     ndim = np.ndim(policy)
     require(ndim in (1, 2, 3), "policy", "must have the shape (input,), (input, input) or (input, seen, input)", policy)

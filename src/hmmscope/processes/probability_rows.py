@@ -26,11 +26,11 @@ FAR = 1e-6
 class Quantiser:
     """Rounds the rows of a process to multiples of 2^-32, and warns once about large changes.
 
-    Zero probabilities stay zero. Positive entries below 2^-32 become 2^-32, and the row's largest entry shrinks.
+    Zeros stay zero. Positive entries below 2^-32 become 2^-32, and the row's largest entry shrinks by the same amount.
 
     Args:
         what: name of the process class, used in the warning.
-        allow_drop_tiny: True rounds entries below 2^-32 to nearest, as all other entries.
+        allow_drop_tiny: True rounds entries below 2^-32 to the nearest multiple, like all others.
 
     Attributes:
         change: largest change of an entry.

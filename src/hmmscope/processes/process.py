@@ -73,21 +73,21 @@ class Process(StateMethods, ABC):
         uses_hmm_inference: capabilities that inference computes from `params`.
         group: name, used in errors, of the classes with the same capabilities.
         real_valued: True if observations are real vectors.
-        observes_gaps: True if `observe` takes missing observations, as the symbol V.
+        observes_gaps: True if `observe` accepts missing observations, which it reads as the symbol V.
         default_target: default training target, "observation" or "belief".
         no_optimum_reason, suggestion: texts in errors: why exact predictions are unknown, and an alternative.
         data: recorded sequences if samples are windows of them, else None.
         component_weights: probabilities of the components; (1,) for a single process.
         params: parameter arrays, with entries that are multiples of 2^-32.
         evaluated_after: the only symbol after which predictions are evaluated, or None.
-        prior, header_format: process that the Bayes-optimal predictor assumes, and format of headers, or None.
+        prior, header_format: process that the Bayes-optimal predictor assumes, and format of headers; each may be None.
         symbols, states: names of the symbols and states, or None.
         num_inputs: number of inputs that observations depend on, or None.
-        visits: states with durations, for a process whose states are pairs (state, remaining steps), or None.
+        visits: states and their durations, if the process's own states are pairs (state, remaining steps); else None.
         title, about, source: descriptions, which do not affect the digest.
         read_options: options with which the data of a fit were read; they do not affect the digest.
         file_format: format name in files.
-        stored_name: fixed class name in configurations.
+        stored_name: class name in stored configurations, which never changes.
         file_arrays, file_fields: required arrays and optional fields of a file.
     """
 
@@ -187,7 +187,7 @@ class Process(StateMethods, ABC):
         raise self.missing_capability_error(PATHS)
 
     def fixed_memory_predictions(self, observations: Tensor, memory_length: int) -> ObserverOutput:
-        """Return the results of `observe` given only the last `memory_length` observations."""
+        """Run `observe` on the last `memory_length` observations only."""
         raise self.missing_capability_error(MEMORY)
 
     def mixing_time(self) -> float:
@@ -201,7 +201,7 @@ class Process(StateMethods, ABC):
     def driving_matrices(
         self,
     ) -> tuple[Float64[Tensor, "symbol dimension dimension"], Float64[Tensor, " dimension"], bool]:
-        """Return each symbol's matrix (acting on columns), the initial vector, and whether symbols reveal the state."""
+        """Return each symbol's matrix (for column vectors), the initial vector, and whether symbols fix the state."""
         raise self.missing_capability_error(DRIVING)
 
     def card(self) -> list[str]:
@@ -219,11 +219,11 @@ class Process(StateMethods, ABC):
         raise self.missing_capability_error(COMPONENTS)
 
     def select_components(self, components: Tensor) -> "tuple[Process, Tensor] | None":
-        """Return a mixture of the given components, and the components' indices in it; None without components."""
+        """Return a mixture of the given components, and their indices in it; None for a process without components."""
         return None
 
     def subsample_components(self, count: int) -> "Process | None":
-        """Return a mixture of at most `count` components; None without components."""
+        """Return a mixture of at most `count` components; None for a process without components."""
         return None
 
     def encode_header(self, components: Tensor) -> Int64[Tensor, "batch entry"]:
@@ -244,7 +244,7 @@ class Process(StateMethods, ABC):
 
     @property
     def window(self) -> int | None:
-        """Default sample length; None if the user must choose."""
+        """Default sample length; None if there is no default."""
         return None
 
     def num_different(self, stream: str, length: int) -> int | None:
@@ -294,7 +294,7 @@ class Process(StateMethods, ABC):
 
     @cached_property
     def params_digest(self) -> str:
-        """SHA-256 of the class, sizes and integer weights (little-endian), or of the file content."""
+        """SHA-256 of class, sizes and integer weights (little-endian), or of the file's content."""
         if "params" not in vars(self) and type(self).params is Process.params:
             texts = {name: text for name, text in self.file_texts().items() if name not in (*_TITLES, "reading")}
             header = json.dumps([self.file_format, self.num_states, self.num_symbols, texts], ensure_ascii=False)

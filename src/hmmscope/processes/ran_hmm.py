@@ -25,8 +25,8 @@ class RanHMMSpec:
 
     Attributes:
         num_states, num_symbols: numbers of states and symbols, n and m of the paper.
-        law: distribution of the rows: dirichlet (uniform over stochastic rows), softmax (of N(0, 1) numbers) or uniform
-            (normalized U(0, 1) numbers).
+        law: distribution of the rows: "dirichlet" (uniform over stochastic rows), "softmax" (of N(0, 1) numbers) or
+            "uniform" (normalized U(0, 1) numbers).
         seed: seed of the rows.
     """
 

@@ -28,9 +28,9 @@ TRAINING, JUDGING = ("train", "counting"), ("evaluate", "probe", "test")
 class RecordedSequences(Process):
     """Windows of recorded sequences, with an unknown distribution.
 
-    The data have three parts: streams "train" and "test" read the parts of that name, "evaluate" and "probe" the part
-    `validation`. Training windows are random; in other streams each window occurs once, in random order. Padding is
-    symbol 0 with state -1.
+    The data have three parts. Streams "train" and "test" read the parts of the same name; "evaluate" and "probe" read
+    the part "validation". Training windows start at random positions; in other streams each window occurs once, in
+    random order. Padding is symbol 0 with state -1.
 
     Args:
         data: recorded sequences.
@@ -151,7 +151,7 @@ class RecordedSequences(Process):
 @registry.process("data")
 @dataclass(frozen=True, kw_only=True)
 class DataSpec:
-    """Sequences from a file: text, FASTA, CSV, JSON lines, NPZ, safetensors, Parquet; their distribution is unknown.
+    """Sequences from a file (text, FASTA, CSV, JSON lines, NPZ, safetensors or Parquet), with an unknown distribution.
 
     Attributes:
         path: path of the file.

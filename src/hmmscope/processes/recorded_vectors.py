@@ -26,14 +26,14 @@ _SAME = 1e-9
 class RecordedVectors(RecordedSequences, VectorProcess):
     """Windows of recorded numbers, with an unknown distribution; streams and windows are those of `RecordedSequences`.
 
-    Networks read the last known entry in place of a missing entry, or the mean if there is none.
+    In place of a missing entry, networks read the last known entry of the coordinate, or its mean if there is none.
 
     Args:
         data: recorded sequences.
         split_seed: seed of the split into parts.
         title: free text.
-        min_variance: least variance of a density, as a fraction of the coordinate's; default: that of rounding, gap²/12
-            for the smallest gap between values, within `LEAST` and `MOST`.
+        min_variance: least variance of a density, as a fraction of the coordinate's variance (default: the variance of
+            rounding, gap²/12 for the smallest gap between values, clipped to [LEAST, MOST]).
     """
 
     stored_name = "RecordedVectors"

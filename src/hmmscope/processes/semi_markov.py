@@ -45,7 +45,7 @@ def with_durations(initial: object, transition: object, durations: object) -> Du
 
     Args:
         initial: distribution of the first state (S,).
-        transition: probabilities of the next visit's state (S, S).
+        transition: P(state of the next visit | state of this visit) (S, S).
         durations: distribution of a visit's length, 1 to D, for each state (S, D).
 
     Raises:
@@ -85,13 +85,13 @@ class SemiMarkovHMM(Process):
     return results for the S states.
 
     Attributes:
-        initial, transition, durations, emission: Probabilities of shapes (S,), (S, S), (S, D) and (S, V).
+        initial, transition, durations, emission: Arrays (state,), (state, state), (state, duration), (state, symbol).
         visits: The S states and their names.
         symbols, states: Names of the symbols and of the pairs, or None.
 
     Args:
         initial, transition, durations: As in `with_durations`.
-        emission: Emission probabilities (S, V); rows sum to 1.
+        emission: Emission probabilities (state, symbol); rows sum to 1.
         symbols, title, source: See `HMM`.
         states: Names of the S states.
 
@@ -151,9 +151,9 @@ class SemiMarkovHMM(Process):
 @registry.process("semi-markov")
 @dataclass(frozen=True, kw_only=True)
 class SemiMarkovSpec:
-    """A random semi-Markov chain; an observer must track time.
+    """A random semi-Markov chain; a predictor must count the steps of a visit.
 
-    Visits last 1 + Binomial(longest - 1, p_i) steps, p_i from 1 / (S + 1) to S / (S + 1); rows are Dirichlet(1).
+    Visits of state i last 1 + Binomial(longest - 1, (i + 1) / (S + 1)) steps; transition rows are Dirichlet(1).
 
     Source: after Yu (2010).
 

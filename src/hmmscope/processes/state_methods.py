@@ -54,8 +54,8 @@ class StateMethods:
         """Return a row for each state: its emissions, how often it occurs and how long it lasts.
 
         `share` is the mean posterior probability over the rows of `x` (without `x`, the stationary probability);
-        `visits` counts visits of the most likely path. By the model, a visit lasts `dwell_rows` = 1 / (1 - P(stay))
-        rows on average, or `dwell_time`.
+        `visits` counts visits of the most likely path. The model's mean length of a visit is `dwell_rows` = 1 / (1 -
+        P(stay)) rows; `dwell_time` is this length in time.
         """
         return _defined("state_answers").state_table(self, x, **reading)
 

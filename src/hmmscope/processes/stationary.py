@@ -14,7 +14,7 @@ _FEW = 8
 def stationary_law(transition_SS: Float64[Tensor, "state state"]) -> Float64[Tensor, " state"]:
     """Solve p = p @ transition for the stationary distribution p; transient states get exactly zero.
 
-    With S states each entry has a relative error of about S * 2^-53, and the same bits on every CPU.
+    With S states each entry has a relative error of about S * 2^-53; its bits are the same on every CPU.
 
     Source: Grassmann, Taksar and Heyman (1985).
 
@@ -29,7 +29,9 @@ def stationary_law(transition_SS: Float64[Tensor, "state state"]) -> Float64[Ten
             str(members[:6]).replace("]", ", ...]" if len(members) > 6 else "]") for members in classes[:6]
         )
         more = ", ..." if len(classes) > 6 else ""
-        raise InputError(f"stationary distribution: not unique, {len(classes)} closed sets of states: {shown}{more}")
+        raise InputError(
+            f"stationary distribution: is not unique for {len(classes)} closed sets of states, {shown}{more}"
+        )
     members = classes[0]
     law_S = torch.zeros(len(transition_SS), dtype=torch.float64)
     own_S = np.zeros(len(members))

@@ -34,14 +34,14 @@ class SwitchingResult(Shown):
     """Filtered modes and states after each observation.
 
     Attributes:
-        mode_beliefs: P(mode t | o_0..o_t) (batch, time, mode).
+        mode_beliefs: P(mode_t | o_0..o_t) (batch, time, mode).
         means, covariances: mean and covariance of the state given o_0..o_t.
         predicted_observation, next_observation: E[o_t | o_0..o_{t-1}] and E[o_{t+1} | o_0..o_t].
         log_likelihood_terms: log density of o_t given the past (batch, time), nats.
         log_likelihood: sum of the terms over time (batch,).
         num_exact: number of exactly filtered observations.
-        error: change of the log-likelihood (batch,) if Gaussians are merged by one mode fewer, usually an upper bound
-            of the error by merging; None if not requested.
+        error: change of the log-likelihood (batch,) if merging keeps one mode fewer, usually an upper bound of the
+            error by merging; None if not requested.
     """
 
     mode_beliefs: Float64[Tensor, "batch time mode"]

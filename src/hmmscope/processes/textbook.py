@@ -30,7 +30,7 @@ def stationary_start(labelled_VSS: Tensor, **names: object) -> LabelledHMM:
 @registry.process("mess3")
 @dataclass(frozen=True, kw_only=True)
 class Mess3Spec:
-    """Mess3: three hidden states that no finite past reveals; its beliefs form a fractal.
+    """Mess3: a process with three states, which no finite past reveals, and with beliefs that form a fractal.
 
     Each of the other two states comes next with probability `switch`; a transition to state j emits symbol j with
     probability `emission`.
@@ -114,7 +114,7 @@ class EvenSpec:
 @registry.process("z1r")
 @dataclass(frozen=True, kw_only=True)
 class Z1RSpec:
-    """The symbols zero, one, random bit, repeated; the entropy rate is (1/3) ln 2.
+    """The symbols zero, one and a random bit, repeated; the entropy rate is (1/3) ln 2.
 
     Source: Shai et al. (2024).
     """

@@ -41,13 +41,13 @@ class RunConfig:
     """The configuration of a run: every value that determines its numbers.
 
     `process`, `layout` and `model` are registered specs, names, or mappings with ``name`` and fields. A process may
-    also be a `Process`, `SequenceData` or a file path; a model may be any `nn.Module` from tokens to logits.
+    also be a `Process`, `SequenceData` or a file path. A model may be any `nn.Module` that maps tokens to logits.
 
     Attributes:
         process: Data-generating process.
         layout: Arrangement of samples as tokens: ``sequences``, ``prompts``, or sequences after a ``header``.
         model: The architecture.
-        target: Prediction target: the next "observation", or the "belief" (distribution of the hidden state).
+        target: Prediction target: "observation" (the next one) or "belief" (distribution of the hidden state).
         training: The training recipe.
         seed: Seed of weights and training samples; the process has its own seed.
     """
@@ -137,10 +137,10 @@ def configure(
     """Build the configuration of a training run; arguments that are left out keep their defaults.
 
     Args:
-        source: A `RunConfig` to change, a dataset, a process, `SequenceData` or its sources, or a name or path.
-        model: A registered name, a spec, a mapping of fields, or a module from tokens to logits.
+        source: A `RunConfig` to change, a dataset, a process, `SequenceData` or an input of it, or a name or path.
+        model: A registered name, a spec, a mapping of fields, or a module that maps tokens to logits.
         target: Prediction target, "observation" or "belief" (default: the one that the process defines).
-        layout, length: Layout of samples, or length of plain sequences (default for given sequences: the length of the
+        layout, length: Layout of samples, or length of plain sequences (default for sequence data: that of the
             longest, at most 256).
         num_steps: Number of training steps; it replaces the number in `training`.
         training: The training recipe, or a mapping of its fields.
@@ -148,7 +148,8 @@ def configure(
         read_options: Options of `SequenceData` for reading `source`.
 
     Raises:
-        InputError: Invalid arguments, both `layout` and `length`, or reading options without a source to read.
+        InputError: An argument is invalid, both `layout` and `length` are given, or reading options but no source to
+            read.
     """
     if layout is not None and length is not None:
         raise InputError("length: cannot be combined with layout; give only one of them")
@@ -284,7 +285,7 @@ def load_config(path: Path, overrides: dict[str, str] | None = None) -> RunConfi
 def read_yaml(path: Path) -> object:
     """Read plain data from a small YAML or JSON file without aliases, tags or duplicate keys.
 
-    Numbers remain text until the schema parses them, so ``012``, ``1:30`` or a date cannot change silently.
+    Numbers remain text until the schema parses them, so ``012``, ``1:30`` or a date is not silently converted.
     """
     import yaml
 

@@ -22,11 +22,11 @@ def over_training(
     Args:
         run: Run trained with ``training.num_log_checkpoints``.
         instrument: Name of an instrument, or a function (model, dataset) -> rows.
-        dataset: Samples that every checkpoint is measured on (default: the run's stream "probe").
+        dataset: Samples for the instrument, the same for every checkpoint (default: the run's stream "probe").
         options: Options of the instrument, such as ``device``.
 
     Returns:
-        The rows, each with its ``step``; ``plot()`` draws them over the step.
+        The rows, each with its ``step``; their method ``plot()`` draws them over the step.
 
     Raises:
         InputError: Not a run, an unknown instrument, or a run without stored checkpoints.

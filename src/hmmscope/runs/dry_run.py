@@ -47,7 +47,7 @@ class ResourceEstimate:
         parameters: Number of trainable parameters.
         samples, tokens: Number of samples and of tokens in the whole training; repeated samples count again.
         flops: Floating-point operations of matrix products, forward and backward; None for unknown architectures.
-        memory_bytes: Weights, gradients, moments and activations of one step; None for unknown architectures.
+        memory_bytes: Memory of weights, gradients, optimizer moments and activations; None for unknown architectures.
         free_bytes: Free memory; None if unknown.
         disk_bytes: Size of the stored checkpoints (weights and moments of the optimizer).
         engine, engine_reason: Engine that computes the steps, and why it was chosen.
@@ -55,7 +55,7 @@ class ResourceEstimate:
         samples_measured: Number of samples in a timed step.
         seconds: Time of all steps on this processor, without evaluations; None if unknown.
         gpu_seconds: Time on one GPU, computed from `GPU_RATE`.
-        other_precision, other_seconds: The precision that is not configured (float32 or bfloat16), and its time.
+        other_precision, other_seconds: The other one of the precisions float32 and bfloat16, and its time.
     """
 
     parameters: int
@@ -82,7 +82,7 @@ def estimate(config: RunConfig, *, measure: bool = False, compare: bool = True, 
         config: Configuration of the run.
         measure: Whether to train some steps on this machine and time them.
         compare: Whether to time steps in the other precision too.
-        here: Whether a step must fit into the memory of this machine.
+        here: Whether to raise an error if a step does not fit into the memory of this machine.
 
     Raises:
         ResourceError: A step does not fit into the free memory.
@@ -152,7 +152,7 @@ def _counted_seconds(spec: TrainingSpec, flops: float) -> float:
 
 
 def require_room(configs: Iterable[RunConfig], out: Path, *, here: bool) -> None:
-    """Raise ResourceError unless the disk holds all runs and, if they train `here`, the memory holds each run.
+    """Raise ResourceError unless all runs fit on the disk and, if they train `here`, each fits into memory.
 
     Invalid runs are ignored.
     """

@@ -31,9 +31,9 @@ def emissions(
 ) -> Any:
     """Plot the emissions of each state.
 
-    Symbols and channels are drawn as bars or a heat map. One coordinate is drawn as a density of each state (bars for
-    counts), weighted by the state's frequency, over a histogram of the data. Two coordinates are drawn as ellipses of
-    one and two standard deviations.
+    Symbols and channels are drawn as bars or a heat map. For one coordinate, each state's density (bars for counts),
+    times the state's frequency, is drawn over a histogram of the data. For two coordinates, each state is drawn as
+    ellipses of one and two standard deviations.
 
     Args:
         hmm: The model.

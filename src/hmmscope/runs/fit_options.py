@@ -17,19 +17,22 @@ class FitOptions:
     """Options of `hmmscope.fit`: starting values, constraints, restarts and convergence.
 
     Attributes:
-        start: Model where the first restart begins, with the fixed parts. Its zeros stay zero; symbols match by name.
+        start: Model from which the first restart begins, and which contains the fixed parts. Its zeros stay zero; its
+            symbols are matched by name.
         fixed: Parts that keep the values of `start`: "initial", "transition", "emission", "durations".
         tied_emissions: A class number for each state; states of one class share one emission distribution.
         constraints: Forbidden, fixed and tied probabilities, or a function from the number of states to them.
-        sequence_weights: Weight of each sequence; 2 equals two copies. With weights, no held-out part is split off.
+        sequence_weights: Weight of each sequence; a weight of 2 equals two copies. With weights, no data are held out.
         known_states: Known states at some times, by number or name, or sets of possible states; see `filter_beliefs`.
         durations: Longest visit to a state, in time steps; the fit is then a `SemiMarkovHMM`.
         duration_family: Distribution of durations, "free" or "negative-binomial".
         num_restarts: Maximum number of restarts; the best one is returned.
-        max_iterations, tolerance: A restart ends after so many steps, or when a step gains less nats per observation.
+        max_iterations, tolerance: A restart ends after `max_iterations` EM steps, or when a step gains less than
+            `tolerance` nats per observation.
         pseudo_count: Number that is added to every expected count.
         choose: Rule that chooses the number of states: "bic" (smallest BIC, without evidence) or "evidence" (largest).
-            By default the smallest BIC is chosen, and the evidence gives an interval unless the data are long.
+            By default the smallest BIC is chosen, and the evidence gives an interval unless the data are too long for
+            it.
         quiet: True hides the progress; None shows it in a terminal or notebook only; False shows it also in a log.
 
     Raises:

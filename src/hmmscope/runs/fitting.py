@@ -61,17 +61,17 @@ class FitResult(FitAnswers):
         hmm: The chosen model: an `HMM` for symbols, an `EmissionHMM` for numbers, an `InputOutputHMM` with `inputs=`,
             or a `SemiMarkovHMM` with `durations=`.
         num_observations: Number of fitted symbols or vectors, each counted with the weight of its sequence.
-        fits: A `BaumWelchFit` or `EmissionFit` for each number of states, fitted to the training part if several are
-            compared, else to all data; empty for a stream.
-        whole: The chosen fit continued on all data; None if `fits` used all data.
+        fits: A `BaumWelchFit` or `EmissionFit` for each number of states. Several are fitted to the training part, one
+            to all data; empty for a stream.
+        whole: The chosen fit after further EM steps on all data; None if `fits` used all data.
         held_out: Mean held-out log-probability per symbol (nats) by number of states; empty without held-out data.
         held_out_errors: Standard errors of `held_out`.
         reason: Why this number of states was chosen; empty if only one was given.
-        num_fitted: Number of symbols that `fits` used; 0 if they used all.
+        num_fitted: Number of symbols that `fits` used; 0 if `fits` used all data.
         support: Posterior probability of each number of states; None if only one was given.
         data: The fitted data; None for a stream.
         num_zeros: Number of zero probabilities of `start`, by array name.
-        cost: Number of "restarts", "seconds" of the fit, and "evidence_seconds" within them.
+        cost: "restarts" (number), "seconds" of the fit, and "evidence_seconds" (the part for the evidence).
     """
 
     hmm: Any
@@ -105,7 +105,7 @@ class FitResult(FitAnswers):
     def interval(self) -> tuple[int, int]:
         """Return the 95 % interval of the number of states.
 
-        The interval uses the evidence under the priors of `posterior`, or the BIC; `reason` names the one used.
+        The interval uses the evidence under the priors of `posterior`, or the BIC; `reason` states which.
         """
         size = self.num_states
         return (size, size) if self.support is None else self.support.interval(size)
@@ -200,26 +200,26 @@ def fit(
     """Fit an HMM to sequences by expectation maximization (Baum-Welch).
 
     If several numbers of states are given, choose the one with the smallest Bayesian information criterion (BIC).
-    Restarts run on all threads until the best two agree.
+    Restarts run on all threads until the best two have nearly equal log-likelihoods.
 
     Args:
-        source: `SequenceData` or its sources (lists, an array, a file path); for a stream also a `SequenceStream` or an
-            iterable of sources.
+        source: `SequenceData` or an input of it (lists, an array, a file path); for a stream also a `SequenceStream`
+            or an iterable of sources.
         num_states: Number of states, or several to choose from.
         emission: "symbols", or for numbers "gaussian", "gaussian-mixture", "poisson" (counts), "channels" (several
             symbols at once), or a registered name or class of `EmissionHMM`. Default: "gaussian" for fractions, else
             symbols. NaN is missing; see `hmmscope.read_vectors` and `hmmscope.emissions.fit_emissions_em.fit_emissions`.
         inputs: An input for each observation, or the name of a column of inputs; the model is then an `InputOutputHMM`.
-        validation: Held-out data that compare numbers of states (default: the validation part of `source`; the chosen
-            fit then continues on all data). If `source` has few sequences, they are cut into blocks first.
+        validation: Held-out data to compare numbers of states (default: the validation part of `source`, cut into
+            blocks if it has few sequences; the chosen fit then continues on all data).
         seed: Seed of the initial parameters and of the order of a stream.
-        stream: Fit the first part, then take one EM step per further part (`fit_stream`), for data larger than memory.
+        stream: True fits the first part, then takes one EM step per further part (`fit_stream`), for data above memory.
         options: Starting values, constraints, restarts and convergence.
         reading: Options of `SequenceData` or `SequenceStream`, such as `unit` or `lengths`; for numbers `axis`,
             `lengths`, `min_variance`, `covariance_type` (diag, full, tied, spherical), `num_gaussians`, `sizes`.
 
     Raises:
-        InputError, ResourceError: Invalid source or option; the counts do not fit in memory.
+        InputError, ResourceError: The source or an option is invalid; the counts do not fit in memory.
         Interrupted: Ctrl-C was pressed; `result` of the error is the fit so far. A second Ctrl-C ends at once.
     """
     sizes, begun = sizes_of(num_states), time.monotonic()

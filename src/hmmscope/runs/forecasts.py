@@ -21,11 +21,11 @@ DRAWN, LEAST_DRAWN = 50, 4000
 
 @dataclass(frozen=True, repr=False)
 class Forecasts(Shown, Tabular):
-    """Predictions of the observations at the next steps, each step on its own (marginal distributions).
+    """Predictions of the observations at the next steps, as the marginal distribution of each step.
 
     For symbols, `mean` is the probability of each symbol, and `low` and `high` are the 95 % interval of this
-    probability over the posterior. For numbers, `mean` is the expected value, and the value is between `low` and `high`
-    with probability 95 % over noise, states and parameters.
+    probability over the posterior. For numbers, `mean` is the expected value, and the observation lies in [low, high]
+    with probability 95 %, with noise, states and parameters random.
 
     Attributes:
         mean, low, high: Mean and 95 % interval, of shape (step, symbol) or (step, coordinate).

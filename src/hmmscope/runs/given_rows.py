@@ -1,4 +1,4 @@
-"""Observations, in rows with labels, that the methods of a fitted model are applied to."""
+"""Observations in labelled rows, the input of a fitted model's methods."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -203,7 +203,7 @@ def of_symbols(data: SequenceData, index: Any = None, inputs: SequenceData | Non
 
 
 def labels_as_given(data: SequenceData | VectorData, source: Any) -> Any:
-    """Return row labels: a frame's own index, with its type, if the rows keep the frame's order; zones are kept."""
+    """Return row labels: the frame's own index, with type and time zone, if the rows keep the frame's order."""
     own, read = row_labels(source), row_labels(data)
     if read is None or (own is not None and hasattr(own, "dtype") and np.array_equal(as_labels(own), read)):
         return own

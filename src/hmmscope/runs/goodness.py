@@ -29,9 +29,10 @@ GRAM = "n-grams of "
 
 @dataclass(frozen=True, repr=False)
 class Goodness(Tabular):
-    """Statistics of the data, and bands of the same statistics over simulated sequences.
+    """Statistics of the data, and 95 % bands of the same statistics over simulated data sets.
 
-    The families of statistics are "runs" (fractions of runs of one symbol by length), "n-grams of 2" and "n-grams of 3"
+    The families of statistics are "runs" (of repeats of one symbol, the fraction of each length), "n-grams of 2" and
+    "n-grams of 3"
     (fractions of the most frequent n-grams) and "autocorrelation" (for symbols, the fraction of equal pairs at a lag).
     Each coordinate of numbers has its own statistics; for runs and n-grams it is binned into three quantiles.
 
@@ -44,7 +45,7 @@ class Goodness(Tabular):
         rows: `family`, `place` (such as an n-gram) and `value` of each statistic; `mean`, `low`, `high` of simulations.
         p_values: p-value of each family.
         num_simulations: Number of simulated data sets.
-        drawn: Whether the simulations used posterior draws in turn, and not the fitted model.
+        drawn: True if simulations used posterior draws in turn, False if they used the fitted model.
     """
 
     rows: tuple[dict[str, Any], ...]
@@ -96,7 +97,7 @@ class Goodness(Tabular):
 def goodness_of_fit(
     models: Sequence[Any], sequences: Sequence[torch.Tensor], num_simulations: int = 200, seed: int = 0
 ) -> Goodness:
-    """Compare statistics of sequences with the same statistics of simulations of equal lengths.
+    """Compare statistics of sequences with those of simulated sequences of equal lengths.
 
     Args:
         models: Models that are simulated in turn: the fitted model alone, or posterior draws.

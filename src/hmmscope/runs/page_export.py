@@ -64,12 +64,12 @@ def live_data(run: Run, process: Process | None = None) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class ControlScores:
-    """Scores of untrained controls: R² of beliefs that are regressed on the layers of an untrained model.
+    """Scores of untrained controls: R² of regressions of the beliefs on the layers of an untrained model.
 
     Attributes:
         num_samples: Number of samples of the probe dataset.
         r2: Mean R² of the controls, by layer name.
-        beyond: Verdict, its text, and R² of the model ("r2") and of the controls ("twins"), each at its best layer.
+        beyond: Verdict, its text, and R² at the best layer: "r2" of the model, "twins" of the controls.
     """
 
     num_samples: int
@@ -90,7 +90,7 @@ def live_model_data(
     """Return the data for the interactive section of the page of a model that predicts the next observation.
 
     The maps from layers to beliefs are fitted and evaluated on `probe`, as in `geometry`. The entry "beyond" compares
-    the model with untrained controls, each network at its best layer.
+    the model and the untrained controls, each at its best layer.
     """
     name = name or type(model).__name__
     found = in_browser(model, probe)

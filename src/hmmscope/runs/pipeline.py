@@ -47,8 +47,8 @@ class Run(Tabular):
         config: The configuration.
         process: The data-generating process.
         model: A `SequenceModel` or the user's module, with the weights of the last checkpoint.
-        summary: Results of a finished run (``loss``, ``bayes_loss``, ``excess`` with its interval, ...), else None.
-            For recorded sequences, ``bayes_loss`` and ``excess`` are None.
+        summary: Results of a finished run, else None: ``loss``, ``bayes_loss``, their difference ``excess`` with its
+            interval, ... For recorded sequences, ``bayes_loss`` and ``excess`` are None.
     """
 
     path: Path
@@ -79,7 +79,7 @@ class Run(Tabular):
 
     @property
     def seconds_per_step(self) -> float | None:
-        """Return the mean processor seconds of a training step; None if fewer than two steps were timed."""
+        """Return the mean processor time of a training step, in seconds; None if fewer than two steps were timed."""
         records = [record for record in read_journal(self.path / "timing.jsonl") if "processor_seconds" in record]
         pairs = [
             (later["step"] - one["step"], later["processor_seconds"] - one["processor_seconds"])
@@ -103,12 +103,12 @@ class Run(Tabular):
         return ProcessDataset(self.process, layout=self.config.layout, seed=self.config.seed, stream=stream)
 
     def compare_with_untrained(self) -> list[tuple[str, Any]]:
-        """Return pairs (name, model): the "trained" model and three "untrained" controls of its architecture."""
+        """Return pairs (name, model): the "trained" model, and three "untrained" controls of the same architecture."""
         twins = draw_controls(self.model, seed=self.config.seed, first=self.untrained()).models
         return [("trained", self.model), *(("untrained", twin) for twin in twins)]
 
     def dataset_of(self, source: Any, **reading: Any) -> ProcessDataset:
-        """Return the sequences of a source as a dataset, with the exact answers of the run's process."""
+        """Return the sequences of a source as a dataset whose exact answers assume the run's process."""
         return dataset_of(source, self.process, self.config.layout, seed=self.config.seed, **reading)
 
     @property
@@ -168,7 +168,7 @@ class Run(Tabular):
         return place
 
     def look(self, out: str | Path | None = None) -> Any:
-        """Compare the model with its exact optimum; return a notebook view, and write the page `out`."""
+        """Compare the model with the Bayes-optimal predictor; return a notebook view, and write the page `out`."""
         return registry.lookup("page", "look")(self, out)
 
 
@@ -179,7 +179,7 @@ def _beside(summary: dict) -> str:
 
 
 def read_run(path: str | Path) -> Run:
-    """Read a run from its folder without its weights; `model` of the result is None."""
+    """Read a run from its folder without weights; the result has model None."""
     folder = RunDir.open(require_path("path", path))
     config = config_from_data(folder.config)
     return Run(Path(path), config, _process_of(folder, config), None, folder.done)
@@ -190,11 +190,13 @@ def load_run(path: str | Path, *, model: torch.nn.Module | None = None, strict: 
 
     Args:
         path: The run folder.
-        model: The user's module that the run trained, if any; it receives the weights. Wrappers may differ.
-        strict: Refuse a module with another dtype or number of heads.
+        model: The user's module that the run trained, if any; the weights are loaded into it. It may have other
+            wrappers.
+        strict: True raises an error for a module with another dtype or number of heads.
 
     Raises:
-        InputError: Not a run folder, no checkpoint, or the user's module is missing or differs.
+        InputError: The path is no run folder, there is no checkpoint, or the user's module is missing or has other
+            parameters.
         DamagedError: The folder is damaged, or the last checkpoint of a finished run is missing.
     """
     folder, run = RunDir.open(require_path("path", path)), read_run(path)
@@ -275,7 +277,7 @@ def model_io_of(config: RunConfig, target: Target) -> ModelIO:
 
 
 def engine_of(config: RunConfig, model_io: ModelIO, num_processes: int = 1, *, measure: bool = True) -> Choice:
-    """Choose the training engine of a run on a known device; the result includes the reason (see `choose_engine`).
+    """Choose the training engine of a run on a given device, with a reason (see `choose_engine`).
 
     If `measure` is true, both engines may be timed; otherwise only stored times are used.
     """
@@ -304,6 +306,6 @@ def check_same(folder: RunDir, process: Process) -> None:
     expected = store.read_json(folder.path / "seeds.json", managed=True).get("process_digest")
     if expected not in (process.digest, process.params_digest):  # older folders store the digest without names
         raise DamagedError(
-            f"{folder.path}: the process differs from that of the run ({process.digest[:12]} instead of "
-            f"{str(expected)[:12]}); its file or the numerical libraries have changed"
+            f"{folder.path}: the process differs from that of the run (digest {process.digest[:12]} instead of "
+            f"{str(expected)[:12]}); restore its file, or the package versions in environment.json"
         )

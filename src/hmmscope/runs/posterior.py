@@ -48,7 +48,7 @@ class Posterior(Shown, Tabular):
         hmm: The fitted model.
         arrays: Draws (chain, draw, ...) by array name ("initial", "transition", "emission"; for numbers "means", ...).
         log_likelihood: Log-likelihood of the data under each draw (chain, draw), in nats.
-        relabelled_fraction: Fraction of draws whose state labels were permuted to match the fit.
+        relabelled_fraction: Fraction of draws whose state labels were permuted to match those of the fit.
         sequences: The fitted data: symbols (time,) or numbers (time, coordinate).
         lengthened: Factor by which the chains were lengthened because R-hat was above 1.05; 1 if they were not.
     """
@@ -61,7 +61,7 @@ class Posterior(Shown, Tabular):
     lengthened: int = 1
 
     def table(self) -> list[dict[str, Any]]:
-        """Return a row per parameter: fitted value, posterior mean, 95 % interval, R-hat, effective sample sizes.
+        """Return a row for each parameter: fitted value, posterior mean, 95 % interval, R-hat, effective sample sizes.
 
         The columns `array` and `entry` identify the parameter. The interval has equal tails and is wider if the
         effective sample size is small. A constant parameter has NaN for R-hat and effective sample sizes.
@@ -123,7 +123,7 @@ class Posterior(Shown, Tabular):
         return forecast_with(self.models(num_models), observed, steps, seed)
 
     def models(self, count: int = 100) -> list[Any]:
-        """Return `count` of the drawn models, spread evenly over all chains."""
+        """Return `count` of the drawn models, at equal distances in the chains."""
         chains, draws = self.log_likelihood.shape
         places = np.linspace(0, chains * draws - 1, min(count, chains * draws)).round().astype(int)
         flat = {name: values.flatten(0, 1) for name, values in self.arrays.items()}
@@ -151,7 +151,7 @@ class FitData:
 
     Attributes:
         data: Sequences of symbols or of numbers.
-        restricted: Whether options of the fit, such as weights of sequences, rule out a posterior.
+        restricted: True if an option of the fit, such as sequence weights, makes posterior draws impossible.
         index: Label of each row, or None.
         columns: Names of the coordinates, or empty.
         inputs: Inputs of the observations, or None.
@@ -217,8 +217,8 @@ class FitData:
         rules: Mapping[str, ConstrainedRows],
     ) -> Draws:
         if self.restricted:
-            options = " and known_states" if isinstance(self.data, VectorData) else ", and with free durations"
-            raise InputError(f"posterior: fit without sequence_weights{options}")
+            other = "known_states" if isinstance(self.data, VectorData) else "duration_family"
+            raise InputError(f"posterior: supports neither sequence_weights nor {other}; fit again without them")
         if isinstance(self.data, VectorData):
             rows = self.data.rows
             conjugate = type(hmm).conjugate(rows, **hmm.options | laws)

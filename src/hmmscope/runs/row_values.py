@@ -15,7 +15,7 @@ from hmmscope.storage.store import write_text
 
 
 class RowValues(np.ndarray[Any, Any]):
-    """A NumPy array with one value or several columns for each row; sequences follow each other, as in hmmlearn.
+    """A NumPy array with one value or several columns for each row; sequences are concatenated, as in hmmlearn.
 
     Slices and results of arithmetic are plain arrays.
 
@@ -78,7 +78,7 @@ class RowValues(np.ndarray[Any, Any]):
     def to_pandas(self) -> Any:
         """Return a pandas Series (one column) or DataFrame with the index of the input.
 
-        Rows of several sequences have the index (sequence, time) if the input has none, or if `group` and `time` were
+        For several sequences the index is (sequence, time) if the input has no index, or if `group` and `time` were
         read.
         """
         index = self.index

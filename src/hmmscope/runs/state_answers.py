@@ -1,4 +1,4 @@
-"""Methods of models with hidden states that take observations in rows: prediction, score, samples, tables."""
+"""Methods that apply a model with hidden states to rows of observations: prediction, score, samples, tables."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -88,7 +88,7 @@ def coordinate_names(hmm: Process, given: GivenRows | None = None) -> tuple[str,
 
 
 def chosen_coordinates(hmm: Process, given: GivenRows | None, wanted: Any) -> list[int]:
-    """Return the numbers of the coordinates in `wanted`, which holds names or numbers; all coordinates for None."""
+    """Return the numbers of the coordinates in `wanted`, a list of names or numbers; all coordinates for None."""
     names = coordinate_names(hmm, given)
     if wanted is None:
         return list(range(hmm.num_symbols))

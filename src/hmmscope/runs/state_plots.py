@@ -62,8 +62,7 @@ def split_options(options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str,
 def observations(
     hmm: Process, given: GivenRows, *, ax: Any = None, sequence: int = 0, coordinates: Any = None, figsize: Any = None
 ) -> Any:
-    """Plot one sequence over time; the background has the colour of its most likely state, paler where
-    the observation is missing.
+    """Plot one sequence over time, on a background with the colour of its most likely state.
 
     Args:
         hmm: The model.

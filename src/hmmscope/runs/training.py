@@ -53,11 +53,12 @@ class TrainOptions:
 
     Attributes:
         target, layout: Prediction target and arrangement of samples as tokens; see `configure`.
-        warm_start: Folder of a shorter run whose steps are reused; the trained weights are the same, bit by bit.
+        warm_start: Folder of a shorter run whose steps are reused; the trained weights keep the same bits.
         num_samples: Number of samples of the evaluation after training.
-        tracker: Service that also receives the log: "tensorboard", "wandb" or "trackio"; it changes no weights.
+        tracker: Service that also receives the log: "tensorboard", "wandb" or "trackio".
         optimizer: Function of the model that returns torch optimizers; the schedule scales their learning rates.
-        auxiliary_losses: Functions (model, batch, output) -> scalar by name; scalars are added to the loss and logged.
+        auxiliary_losses: Functions (model, batch, output) -> scalar, by name; their values are added to the loss and
+            logged.
         quiet: Whether to hide the progress; see `FitOptions`.
 
     Raises:
@@ -113,7 +114,7 @@ def train(
 ) -> Run:
     """Train a model on a process or on sequences, and compare it with the optimum.
 
-    For given sequences (`SequenceData`), n-gram baselines replace the unknown optimum. A user's module is trained in
+    For `SequenceData`, whose optimum is unknown, n-gram baselines replace it. A user's module is trained in
     place and must be passed again to resume.
 
     Args:
@@ -125,10 +126,10 @@ def train(
         options: Prediction target, layout, warm start and logging.
         reading: Options of `SequenceData`, such as `column`, `missing` or `lengths`; stored in the folder.
 
-    Under torchrun, the processes train together as ``training.parallel`` says. Process 0 returns; the others exit.
+    Under torchrun, all processes train one model in the mode ``training.parallel``. Process 0 returns; the others exit.
 
     Raises:
-        InputError: Invalid source or model, or a module that fails or has too small a vocabulary.
+        InputError: The source or model is invalid, or the module fails or has too small a vocabulary.
         RefusedError: `out` exists (without `resume`), is in use, or has another configuration.
         NonFiniteError, Interrupted, ResourceError: See `train_model`.
     """
@@ -340,7 +341,8 @@ def _folder(run: Run, resume: bool, warm_start: str | Path | None) -> RunDir:
             recorded["process"] = recorded["process"] | {"digest": asked["process"].get("digest")}
         difference = config_difference(recorded, asked)
         if difference:
-            raise RefusedError(f"{path}: contains a run with another configuration ({'; '.join(difference)})")
+            said = f"contains a run with another configuration ({'; '.join(difference)})"
+            raise RefusedError(f"{path}: {said}; choose another --out")
         check_same(folder, process)
         own = path / OWN_PROCESS
         if getattr(config.process, "keeps_copy", False) and not os.path.lexists(own):

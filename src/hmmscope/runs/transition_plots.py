@@ -16,7 +16,7 @@ MOST_NODES, LEAST_ARROW = 10, 0.005
 
 
 def transitions(hmm: Process, given: GivenRows | None = None, *, ax: Any = None, figsize: Any = None) -> Any:
-    """Plot states as a graph: areas show frequencies of states, labels mean durations, and arrows transitions.
+    """Plot states as a graph: areas show their frequencies, labels their mean durations, arrows their transitions.
 
     Arrows show P(next state | the state changes). A model with more than ten states is drawn as a transition matrix.
     """

@@ -56,7 +56,7 @@ def _one_fit(
 def held_out(data: VectorData, seed: int) -> tuple[VectorData, VectorData | None, str]:
     """Split off a fifth of the data to compare numbers of states; return both parts and a description.
 
-    Fewer than twenty sequences are cut into blocks; with fewer than twenty blocks, nothing is held out.
+    Fewer than twenty sequences are cut into blocks. If there are fewer than twenty blocks, nothing is held out.
     """
     parts, how = list(data.rows.split(data.lengths.tolist())), ""
     if len(parts) < LEAST_PARTS:

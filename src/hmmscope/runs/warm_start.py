@@ -29,12 +29,12 @@ FREE = (
 
 @dataclass(frozen=True, eq=False)
 class SharedPrefix:
-    """The training steps that a shorter and a longer run share.
+    """The training steps that are the same in a shorter and a longer run.
 
     Attributes:
         shorter: The existing run.
         step: Step of the reused checkpoint.
-        num_log_checkpoints: Steps whose checkpoints the longer run keeps.
+        num_log_checkpoints: Steps with checkpoints that the longer run stores.
     """
 
     shorter: RunDir
@@ -53,7 +53,8 @@ class SharedPrefix:
         own = config_from_data(shorter.config)
         difference = config_difference(_fixed(own), _fixed(config))
         if difference:
-            raise InputError(f"warm_start: {path} has another configuration ({'; '.join(difference[:4])})")
+            said = f"{path} has another configuration ({'; '.join(difference[:4])})"
+            raise InputError(f"warm_start: {said}; only {', '.join(FREE)} may differ")
         both, length = (own.training, config.training), config.layout.num_observations
         apart = next(
             (step for step in range(min(spec.num_steps for spec in both)) if _differ(both, step, length)), None

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 def to_plain(source: Any) -> Any:
     """Convert a tensor, array or column to a NumPy array, masked array or list; return other objects unchanged.
 
-    Arrays get native byte order, positive strides and a dtype that torch supports. Columns with nulls become lists.
+    Arrays get native byte order, positive strides and a dtype that torch supports; columns with nulls become lists.
     """
     if isinstance(source, torch.Tensor):
         dense = (source.to_dense() if source.layout != torch.strided else source).detach().cpu()

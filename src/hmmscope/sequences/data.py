@@ -56,11 +56,13 @@ class SequenceData(Dataset[Tensor]):
             (`datasets.Dataset`, a frame, a mapping), a path (text, FASTA, .csv, .tsv, .jsonl, .npz, .npy, .safetensors,
             .parquet), or `SequenceData`.
         symbols: all names in order, or the number of symbols (default: sorted names, or numbers up to the largest).
-        unit: the unit of text that is a symbol: "characters", "words", "numbers" or "lines".
+        unit: which unit of text is one symbol: "characters", "words", "numbers" or "lines".
         column: column of a table, or array of a file, with the symbols (default: ``observations``, or the only one).
         group: column that names the sequence of each row, in a table with one observation per row.
-        time: column with the time stamp of each row; "index" is the index of a frame. See [time](data.md#time-stamps).
-        every: time step, such as "10min"; a step without a row is missing. With "row", each row is a step.
+        time: column with the time stamp of each row; "index" uses the index of a frame. See
+            [time](data.md#time-stamps).
+        every: time step, such as "10min"; a step without a row is a missing observation. With "row", each row is a
+            step.
         gap: longest time between two rows of one sequence; a longer time starts a new sequence.
         sort: whether to sort rows by time; otherwise rows out of order raise an error.
         duplicates: which of several rows in one step to keep, "first" or "last"; by default they raise an error.
@@ -165,7 +167,7 @@ class SequenceData(Dataset[Tensor]):
 
     @cached_property
     def steps_since_gap(self) -> NDArray[np.int64]:
-        """Number of observations since the sequence start or the last missing one (observation,); -1 where missing."""
+        """Number of observations since the sequence start or the last missing one (observation,); -1 if missing."""
         steps, gaps = np.arange(self.num_steps), self.flat == self.num_symbols
         begins = np.zeros(self.num_steps + 1, np.bool_)
         begins[self._starts[:-1]] = True
@@ -189,7 +191,7 @@ class SequenceData(Dataset[Tensor]):
 
     @property
     def flat(self) -> NDArray[np.integer]:
-        """All symbols, concatenated (observation,); V where missing."""
+        """All symbols, concatenated (observation,); `num_symbols` where missing."""
         return self._encoded.flat
 
     def __len__(self) -> int:
@@ -232,7 +234,7 @@ class SequenceData(Dataset[Tensor]):
         return glue.join(names[code] if 0 <= code < len(names) else "?" for code in map(int, sequence))
 
     def renamed(self, symbols: Sequence[str]) -> "SequenceData":
-        """Return the data with each symbol numbered by the place of its name in `symbols`."""
+        """Return the data with symbols renumbered by their place in the list of names `symbols`."""
         names = self.symbols or ()
         codes = np.array([*(symbols.index(name) for name in names), len(symbols)])
         flat = codes[self.flat.astype(np.int64)]
@@ -280,7 +282,7 @@ class SequenceData(Dataset[Tensor]):
     # -- batches
 
     def padded(self, length: int | None = None) -> tuple[Int64[Tensor, "sequence time"], Int64[Tensor, " sequence"]]:
-        """Return a zero-padded array of all sequences, each cut to `length` (default: not cut), and their lengths."""
+        """Return a zero-padded array of all sequences, cut to `length` if it is given, and their lengths."""
         return self.collate([self[number] for number in range(len(self))], length)
 
     @staticmethod
@@ -295,7 +297,7 @@ class SequenceData(Dataset[Tensor]):
         return tokens, counts
 
     def batches(self, batch_size: int, *, shuffle: int | None = None) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield (tokens, lengths) of `batch_size` sequences at a time, shuffled if `shuffle` is a seed."""
+        """Yield (tokens, lengths) of `batch_size` sequences at a time; a seed in `shuffle` shuffles them."""
         require_count("batch_size", batch_size)
         order = np.arange(len(self))
         if shuffle is not None:

@@ -58,7 +58,7 @@ class Encoded(Shown):
 
 @dataclass(frozen=True, repr=False)
 class Alphabet(Shown):
-    """The symbols of data: their names or their number, the markers of missing observations, and reading options."""
+    """Names or number of the symbols, markers of missing observations, and reading options."""
 
     names: tuple[str, ...] | None = None
     count: int | None = None
@@ -206,7 +206,7 @@ def _has_gaps(row: Sequence[Any], missing: Missing) -> bool:
 
 
 def encode_words(rows: list[list[str]], alphabet: Alphabet, how: str, where: Callable[[int], str]) -> Encoded:
-    """Encode rows of names; if the alphabet has no names, it becomes the sorted set of the names in the rows."""
+    """Encode rows of names; an alphabet without names is replaced by the sorted set of names in the rows."""
     different = {word for row in rows for word in row}
     gaps = {word for word in different if alphabet.missing.has(word)}
     names = alphabet.names or (
@@ -264,7 +264,7 @@ def _small(flat: NDArray[np.integer], count: int) -> NDArray[np.integer]:
 def encode_lines(
     lines: list[str], alphabet: Alphabet, unit: str | None, what: str, where: Callable[[int], str]
 ) -> Encoded:
-    """Encode lines of text with the unit `unit`, or for None with the only unit that fits the text."""
+    """Encode lines of text with the unit `unit`; None chooses the only unit that fits the text."""
     if unit is not None and unit not in UNITS:
         raise unknown_name("unit", unit, UNITS)
     kept = [number for number, line in enumerate(lines) if line.strip()]

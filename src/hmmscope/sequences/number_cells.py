@@ -153,7 +153,7 @@ def _one_decimal_mark(table: Table, name: str, cells: list[Any]) -> None:
 def looks_like_numbers(source: Any, reading: Mapping[str, Any]) -> bool:
     """Return whether a table or array contains numbers that are not all whole.
 
-    If `unit` is set, the cells of a table are symbols, so the answer is no.
+    If `unit` is set, the cells of a table are symbols and the result is False.
     """
     named = isinstance(source, str | os.PathLike | Mapping) or is_frame(source)
     if named and reading.get("unit") is not None:

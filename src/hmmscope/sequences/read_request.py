@@ -42,7 +42,7 @@ class ReadRequest:
         alphabet: symbols that are already known.
         read_options: options that the caller asks for.
         lengths: lengths of padded rows, or of the sequences that follow each other in one row.
-        kept: options that a process stores; they apply where `read_options` has None.
+        kept: options stored with a process, used where an option in `read_options` is None.
     """
 
     def __init__(
@@ -244,7 +244,7 @@ class ReadRequest:
         return self.words(rows, how)
 
     def along(self, values: list[Any]) -> list[Any]:
-        """Return a list for each sequence; with axis=0, lists of one symbol each are joined to one sequence.
+        """Return a list for each sequence; axis=0 joins lists of one symbol to one sequence.
 
         Raises:
             InputError: there are several lists of one symbol, and neither axis nor lengths.

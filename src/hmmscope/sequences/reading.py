@@ -283,8 +283,8 @@ def header_of(path: Path, text: str) -> dict[str, Any]:
 def read_array(array: NDArray[Any], asked: ReadRequest, how: str, *, managed: bool = False) -> Encoded:
     """Read a 1-d array as one sequence, or a 2-d array along its time axis.
 
-    By default (time, 1) is one sequence, and in other shapes (sequence, time) each row is a sequence. Arrays of floats
-    need `axis` or `lengths`.
+    By default an array (time, 1) is one sequence, and each row of an array (sequence, time) is a sequence. Arrays of
+    floats need `axis` or `lengths`.
     """
     kind, shape = array.dtype.kind, array.shape
     if kind in "USO" and array.ndim == 1:

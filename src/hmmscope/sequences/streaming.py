@@ -30,13 +30,13 @@ _UNITS = ("characters", "words", "numbers")
 class SequenceStream:
     """The sequences of a file in chunks that fit into memory; each iteration starts again.
 
-    Unless symbols are given, text and FASTA files are read once more to find them. A safetensors file from
+    Unless symbols are given, text and FASTA files are first read once to find the symbols. A safetensors file from
     `SequenceData.save` is memory-mapped.
 
     Args:
         path: a text file, FASTA, or .safetensors.
         symbols: all names, or the number of symbols.
-        unit: the unit of text that is a symbol: "characters", "words" or "numbers".
+        unit: which unit of text is one symbol: "characters", "words" or "numbers".
         missing: values that mark missing observations, see `SequenceData`.
         batch: approximate number of observations in a chunk.
         longest: length of the pieces into which longer sequences are cut; lines of words or numbers are never cut.

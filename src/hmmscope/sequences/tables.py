@@ -166,7 +166,7 @@ class Table:
         return list(cells)
 
     def row_numbers(self) -> list[str]:
-        """Return the name of a first column that only counts the rows, as pandas and R write it, in a list, or []."""
+        """Return [name of the first column] if this column only numbers the rows, as pandas and R write it, else []."""
         if len(self.names) > 1 and self.names[0] in ("", "Unnamed: 0"):
             cells = list(map(str, self.column(self.names[0])))
             return self.names[:1] * any(cells == [str(k + first) for k in range(len(cells))] for first in (0, 1))
@@ -192,7 +192,7 @@ class Table:
 
         Args:
             group: column that names the sequence of each row, or None.
-            axis: options that place rows in time, or None to keep the order of the rows.
+            axis: options that assign times to rows, or None to keep the order of the rows.
             count: number of rows.
 
         Raises:

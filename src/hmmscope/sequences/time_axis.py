@@ -1,4 +1,4 @@
-"""Placement of rows on a regular grid of times: steps without a row are missing, and long gaps end a sequence."""
+"""Assignment of rows to regular time steps: a step without a row is missing, and a long gap ends a sequence."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -38,7 +38,7 @@ class Steps(Shown):
 
 
 class TimeAxis(NamedTuple):
-    """Options that place the rows of a table in time.
+    """Options that assign times to the rows of a table.
 
     Attributes:
         time: column of time stamps.

@@ -130,7 +130,7 @@ def read_vectors(
             .npz, .safetensors; text may be packed).
         column: names of columns, a list or text with commas (default: all but `group` and `time`), or of an array.
         group: column that names the sequence of each row.
-        missing: values that mark a missing entry, in addition to an empty cell (default: NA, NaN, nan).
+        missing: values that mark a missing entry (default: NA, NaN, nan); an empty cell is always missing.
         axis, lengths: time axis of a 2-d array (0: columns are sequences, 1: rows are), and lengths of the sequences.
         symbols_from: options of an earlier reading; they apply where no option is given here.
         width: number of coordinates, if known.

@@ -21,7 +21,7 @@ from hmmscope.sklearn.estimator import HiddenMarkovModel, drawn
 class CategoricalHMM(HiddenMarkovModel):
     """HMM with symbols 0 to V - 1, a replacement for `hmmlearn.hmm.CategoricalHMM`.
 
-    X is a column of symbols (time, 1); NaN, masked and `hmmscope.MISSING` are missing.
+    X is a column of symbols (time, 1); NaN, masked entries and `hmmscope.MISSING` are missing observations.
 
     Source: Rabiner (1989); the interface is that of hmmlearn 0.3.
 
@@ -37,8 +37,8 @@ class CategoricalHMM(HiddenMarkovModel):
         params: Parts to fit: letters of "s" (start), "t" (transitions), "e" (emissions).
         init_params: Parts to initialize at random, with the letters of `params`.
         implementation: "log" or "scaling", for compatibility with hmmlearn; it has no effect.
-        n_init: Number of random starts, of which the best is kept; hmmlearn has one.
-        constraints: Forbidden, fixed and tied probabilities, which the fit keeps.
+        n_init: Number of random starts, of which the fit keeps the best; 1 in hmmlearn.
+        constraints: Forbidden, fixed and tied probabilities, see `hmmscope.Constraints`.
 
     Attributes:
         startprob_: Initial distribution (S,).
@@ -78,7 +78,7 @@ class CategoricalHMM(HiddenMarkovModel):
 
     @property
     def n_features(self) -> int | None:
-        """Number of symbols, or None before it is known."""
+        """Number of symbols; None before a fit infers it."""
         given: int | None = self.__dict__["n_features"]
         emission = self.__dict__.get("emissionprob_")
         return np.shape(emission)[-1] if given is None and emission is not None else given

@@ -51,7 +51,7 @@ class UnroundedHMM(Process):
 
     @functools.cached_property
     def logarithms(self) -> Tables:
-        """Log tables bit-identical to hmmlearn's; states are reversed, because its highest state wins ties."""
+        """Log tables with the bits of hmmlearn; states are reversed, because hmmlearn breaks ties by the highest."""
         initial, transition = (libm_log(part[0].numpy()) for part in self.params.rows()[:2])
         with np.errstate(divide="ignore"):
             emission_VS = np.log(np.ascontiguousarray(self.params.rows()[2][0].numpy().T))
@@ -80,7 +80,7 @@ class EncodedObservations(NamedTuple):
         process: Process of the symbols.
         symbols: Symbols of all sequences, one after the other (N,).
         lengths: Lengths of the sequences (n,).
-        sets: The pairs (symbol, allowed states) that `symbols` numbers, if some states are known, else None.
+        sets: If some states are known, the pairs (symbol, allowed states) that are numbered in `symbols`; else None.
     """
 
     process: UnroundedHMM
@@ -120,7 +120,7 @@ class PaddedBatch(NamedTuple):
         observations: Symbols (batch, time).
         lengths: Lengths of the sequences (batch,).
         inside: True where an entry is no padding (batch, time).
-        places: Rows of X from which the entries without padding come.
+        places: Row of X of each entry that is no padding.
         numbers: Numbers of the sequences in X (batch,).
     """
 
@@ -145,7 +145,7 @@ def libm_log(values: Array) -> Array:
 
 
 def as_rows(X: Any) -> Any:
-    """Convert sources of `hmmscope.SequenceData` and `read_vectors` to rows for `validate_data`; frames keep names.
+    """Convert sources of `hmmscope.SequenceData` and `read_vectors` to rows for scikit-learn; frames keep column names.
 
     A 1-d array becomes a column, and None and masked entries become NaN. `with_lengths` converts files, `SequenceData`
     and `VectorData`.
@@ -206,7 +206,7 @@ def unmasked(X: Any) -> Any:
     try:
         return np.ma.filled(X.astype(np.float64), np.nan)
     except (TypeError, ValueError):
-        raise InputError(f"X: must be numbers where entries are masked, got {X.dtype}") from None
+        raise InputError(f"X: a masked array must have a numeric dtype, got {X.dtype}") from None
 
 
 def rows_of(name: str, value: Any, shape: tuple[int | None, ...]) -> Array:

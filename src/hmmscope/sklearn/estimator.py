@@ -96,7 +96,7 @@ class HiddenMarkovModel(BaseEstimator):
 
     @abstractmethod
     def _known(self, X: NDArray[Any], allowed: NDArray[np.bool_]) -> Any:
-        """Encode the observations together with the allowed states (N, S) of each."""
+        """Encode each observation together with its allowed states (N, S)."""
 
     @abstractmethod
     def _seen(self, X: NDArray[Any], lengths: NDArray[np.int64], known: Any = None) -> EncodedObservations:
@@ -118,9 +118,9 @@ class HiddenMarkovModel(BaseEstimator):
         transmat_ij ∝ max(0, transmat_prior - 1 + E[transitions i -> j]); zeros stay zero
 
         Args:
-            X: Sequences in consecutive rows (time, feature); also a column, a table, a path, or data that were read.
+            X: Sequences in consecutive rows (time, feature), a column, a table, a path, `SequenceData` or `VectorData`.
             lengths: Number of rows of each sequence; None for a single sequence.
-            sequence_weights: Weight of each sequence; 2 equals two copies, 0 leaves it out.
+            sequence_weights: Weight of each sequence; a weight of 2 equals two copies, and 0 omits the sequence.
             known_states: State of each row, -1 where unknown, or allowed states as booleans (time, state).
 
         Raises:
@@ -234,7 +234,7 @@ class HiddenMarkovModel(BaseEstimator):
     # -- inference
 
     def score(self, X: Any, lengths: Any = None, *, sequence_weights: Any = None, known_states: Any = None) -> float:
-        """Compute log P(X, known states) in nats, a weighted sum over sequences; -inf if X is impossible."""
+        """Compute log P(X, known states) in nats, weighted and summed over sequences; -inf if X is impossible."""
         logs = torch.from_numpy(self.score_sequences(X, lengths, known_states=known_states))
         return float(weighted_sum(logs, as_weights(sequence_weights, len(logs))))
 
@@ -415,7 +415,7 @@ class HiddenMarkovModel(BaseEstimator):
 
 
 def most_probable(prior: Any, counts: Array, before: Array) -> Array:
-    """Return the rows of largest posterior under Dirichlet priors; zeros and rows without counts stay unchanged."""
+    """Return the rows of largest posterior under Dirichlet priors; zeros, and rows with zero counts, stay unchanged."""
     weight = np.where(before == 0, 0.0, np.maximum(prior - 1 + counts, 0))
     total = weight.sum(-1, keepdims=True)
     return np.divide(weight, total, where=total > 0, out=np.array(before, np.float64))

@@ -29,7 +29,7 @@ class GaussianHMM(RealValuedHMM):
     Args:
         n_components: Number of states S.
         covariance_type: "diag", "full", "tied" or "spherical".
-        min_covar: Number that is added to initial variances.
+        min_covar: Number added to initial variances.
         startprob_prior, transmat_prior: Concentrations of Dirichlet priors; 1 means no prior.
         means_prior, means_weight: Parameters of the prior of means, as in the formula.
         covars_prior, covars_weight: Parameters of the prior of covariances, as in the formula.

@@ -30,7 +30,7 @@ class GMMHMM(RealValuedHMM):
     Args:
         n_components: Number of states S.
         n_mix: Number of Gaussians of a state, K.
-        min_covar: Number that is added to initial variances.
+        min_covar: Number added to initial variances.
         startprob_prior, transmat_prior, weights_prior: Concentrations of Dirichlet priors; 1 means no prior.
         means_prior, means_weight: Parameters of the prior of means, as in the formula.
         covars_prior, covars_weight: Parameters of the prior of covariances, as in the formula; None for no prior.

@@ -41,6 +41,6 @@ class ConvergenceMonitor:
 
     @property
     def converged(self) -> bool:
-        """True if the last iteration gained less than `tol`, or was the last that `n_iter` allows."""
+        """True if the last iteration gained less than `tol`, or was iteration number `n_iter`."""
         gained = self.history[-1] - self.history[-2] if len(self.history) >= 2 else math.inf
         return self.iter == self.n_iter or gained < self.tol

@@ -22,7 +22,7 @@ from hmmscope.sklearn.estimator import HiddenMarkovModel
 
 
 class RealValuedHMM(HiddenMarkovModel):
-    """HMM estimator for rows of numbers; NaN or masked entries are missing and integrated out."""
+    """HMM estimator for rows of numbers; likelihoods integrate over missing entries (NaN or masked)."""
 
     #: Name of the fitted attribute for each emission array.
     arrays: dict[str, str]

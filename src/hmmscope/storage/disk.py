@@ -79,7 +79,7 @@ MOST_BYTES = 1 << 40
 def reading(path: Path, *, managed: bool, limit: int = MOST_BYTES) -> Iterator[BufferedReader]:
     """Open a regular file of at most `limit` bytes for reading.
 
-    Any problem raises DamagedError for a `managed` file (one that hmmscope wrote, which must not be a link), and
+    Any problem raises DamagedError for a `managed` file, one that hmmscope wrote and that must not be a link, and
     InputError for other files.
     """
     wrong = DamagedError if managed else InputError
@@ -102,7 +102,6 @@ def reading(path: Path, *, managed: bool, limit: int = MOST_BYTES) -> Iterator[B
 
 
 def check_name(path: Path) -> None:
-    """Raise InputError for a name that no file can have (zero byte, half a surrogate pair)."""
     try:
         possible = b"\0" not in os.fsencode(path)
     except UnicodeEncodeError:
@@ -112,7 +111,6 @@ def check_name(path: Path) -> None:
 
 
 def open_own(path: Path, flags: int) -> int:
-    """Open a regular file in an hmmscope folder; a link raises an error."""
     try:
         fd = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
     except OSError as error:
@@ -166,7 +164,6 @@ def open_temporary(path: Path, make: Callable[[Path], int]) -> tuple[Path, int]:
 
 
 def remove_leftovers(folder: Path, *, of: Path | None = None) -> None:
-    """Remove the temporary files of ended writers in `folder`, or only those for the path `of`."""
     begin = _PREFIX if of is None else f"{_PREFIX}{of.name[:100]}-"
     with suppress(OSError), os.scandir(folder) as entries:
         found = [Path(e.path) for e in entries if e.name.startswith(begin) and LEFTOVER.fullmatch(e.name)]
@@ -240,7 +237,6 @@ def take_lock(path: Path) -> int:
 
 
 def give_lock(fd: int) -> None:
-    """Release the lock of `take_lock` and erase the process id and host name in its file."""
     with suppress(OSError):
         os.ftruncate(fd, 0)
     os.close(fd)
@@ -272,7 +268,7 @@ def one_at_a_time(path: Path) -> Iterator[None]:
 
 @contextmanager
 def staying(folder: Path, name: str) -> Iterator[None]:
-    """If the block fails because `name` in `folder` disappeared, raise ResourceError for a moved folder instead."""
+    """Raise ResourceError for a moved folder if the block fails because `name` in `folder` disappeared."""
     try:
         yield
     except (HmmscopeError, OSError) as error:

@@ -100,7 +100,7 @@ class Journal:
 
 
 def read_journal(path: Path, *, limit: int = 1 << 30) -> list[dict]:
-    """Read the records of a journal, without a last line that a crash cut off.
+    """Read the records of a journal; a last line that a crash cut off is skipped.
 
     Raises:
         InputError: The file is missing or larger than `limit` bytes.

@@ -70,12 +70,15 @@ def by_part(
         begin |= {name: begin[name] + count for name, count in row["rows"].items()}
         seeds = {each.get("seed") for rows in own.values() for each in rows}
         if seeds - {row["seed"]} or any(len(own[name]) != count for name, count in row["rows"].items()):
-            raise DamagedError(f"{where / INDEX}: does not match the tables, at {row['part']}, seed {row['seed']}")
+            raise DamagedError(
+                f"{where / INDEX}: counts {row['rows']} rows for part {row['part']}, seed {row['seed']}, but the tables "
+                f"differ; restore {where} from a copy"
+            )
         parts.append(
             {name: [{k: v for k, v in each.items() if k != "seed"} for each in rows] for name, rows in own.items()}
         )
     if any(len(tables[name]) != count for name, count in begin.items()):
-        raise DamagedError(f"{where / INDEX}: the tables have more rows")
+        raise DamagedError(f"{where / INDEX}: the tables have more rows than it counts; restore {where} from a copy")
     return parts
 
 
@@ -96,11 +99,13 @@ def _read_parts(folder: Path) -> dict[str, list[Row]]:
 
 
 def _other(folder: Path, seed: int) -> DamagedError:
-    return DamagedError(f"{seed_path(folder, seed)}: does not contain the rows listed in {INDEX}")
+    return DamagedError(
+        f"{seed_path(folder, seed)}: does not contain the rows listed in {INDEX}; restore both from a copy"
+    )
 
 
 def seed_parts(path: Path) -> Iterator[Any]:
-    """Yield the rows by table name of each part in the archive of a seed, in order."""
+    """Yield, for each part in the archive of a seed, its rows by table name."""
     return (store.parse(line, str(path)) for line in _unpacked(path).splitlines())
 
 

@@ -198,8 +198,8 @@ class RunDir:
         """Store checkpoint `step` durably, together with the metrics so far.
 
         `tensors[group][name]` is stored in <group>.safetensors, and `state` as JSON; `load_checkpoint` adds
-        "journal_length", the size of metrics.jsonl in bytes, to the state. Of the older checkpoints, those of the steps
-        in `milestones` and the newest `keep` - 1 stay; the others are removed.
+        "journal_length", the size of metrics.jsonl in bytes, to the state. Older checkpoints are removed, except those
+        of the steps in `milestones` and the newest `keep` - 1.
 
         Raises:
             NonFiniteError: A tensor has NaN or infinity; nothing is written.

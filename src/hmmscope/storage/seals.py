@@ -39,7 +39,7 @@ _MOST_BYTES = 64 << 20
 
 @dataclass(frozen=True)
 class Seal:
-    """The contents of a seal whose own SHA-256 is right.
+    """The contents of a seal with a correct SHA-256 of its own.
 
     Attributes:
         kind: Type of the folder, one of KINDS.
@@ -92,7 +92,7 @@ def add(folder: Path, names: Sequence[str], stayed: Sequence[str] = ()) -> None:
 
 
 def keep(folder: Path, names: Sequence[str]) -> None:
-    """Add the checksums of files to the seal of a folder that only grows; earlier entries are not checked again."""
+    """Add the checksums of files to a folder's seal, without checking earlier entries again."""
     with disk.one_at_a_time(folder):
         seal = read_seal(folder)
         files = ({} if seal is None else seal.files) | store.file_entries(folder, names)
@@ -129,7 +129,7 @@ def remove_seal(folder: Path) -> None:
 
 @contextmanager
 def unsealed(folder: Path) -> Iterator[Seal | None]:
-    """Verify the seal of a folder, and remove it so that the block can change the folder and write a new seal.
+    """Verify and remove the seal of a folder, so that the block can change the folder and write a new seal.
 
     Raises:
         DamagedError: A file differs from its checksum, or is not in the seal. Nothing is changed.
@@ -293,12 +293,10 @@ def file_names(folder: Path) -> Iterator[str]:
 
 
 def digests(folders: Sequence[Path]) -> dict[str, str | None]:
-    """Return the digest of the seal of each folder by the folder's name; None for a folder without a seal."""
     return {folder.name: digest_of(folder) for folder in folders}
 
 
 def digest_of(folder: Path) -> str | None:
-    """Return the digest of the seal of a folder without checking its files; None if the folder has no seal."""
     seal = read_seal(folder)
     return None if seal is None else seal.digest
 

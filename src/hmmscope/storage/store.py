@@ -1,7 +1,7 @@
-"""Reading and writing of files and folders so that they survive a crash; the library writes all files here.
+"""Reading and crash-safe writing of files and folders; the library writes all files by this module.
 
-A file is written under a temporary name in the same folder, synced, renamed to its target, and the rename is synced. A
-folder is written in the same way, with a manifest of sizes and SHA-256 digests. Nothing is ever unpickled.
+A file is written under a temporary name in the same folder, synced and renamed to its target; then the rename is
+synced. A folder is written in the same way, with a manifest of sizes and SHA-256 digests. Nothing is ever unpickled.
 """
 
 import gc

@@ -54,12 +54,12 @@ Array = NDArray[Any]
 
 
 class Compiled(SingleProcess):
-    """Training by the compiled engine in one process, instead of autograd.
+    """Training in one process by the compiled engine instead of autograd.
 
     Args:
         model: A `Decoder` or `Recurrent` on the CPU.
         spec: Training spec.
-        poison: True fills work arrays with NaN first, so that tests find numbers that are read before they are written.
+        poison: True fills work arrays with NaN first, so that tests detect reads of unwritten numbers.
 
     Raises:
         InputError: The engine does not support the model, or the model has hooks.

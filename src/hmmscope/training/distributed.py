@@ -1,7 +1,7 @@
 """Process groups that train one model together.
 
-Process 0 is the leader: only the leader uses the run folder, evaluates and prints. If one process fails, all end with
-the same exit code.
+Process 0 is the leader, which alone uses the run folder, evaluates and prints. If one process fails, all end with the
+same exit code.
 """
 
 import atexit
@@ -75,7 +75,8 @@ class ProcessGroup:
 def joined(device: Literal["auto", "cpu", "cuda"]) -> Iterator[ProcessGroup]:
     """Yield the group of the processes that torchrun started, or of one process without torchrun.
 
-    Only the leader runs the code after the ``with`` block. After an error all other processes end with its exit code.
+    Only the leader runs the code after the ``with`` block. After an error in one process, all others end with the same
+    exit code.
     """
     size = _number("WORLD_SIZE", 1)
     if size == 1:

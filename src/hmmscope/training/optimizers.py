@@ -131,7 +131,7 @@ def _without_decay(model: nn.Module) -> frozenset[Tensor]:
 
 
 class AuxiliaryLosses:
-    """Scalars that training adds to the loss, by name."""
+    """Scalars, by name, that training adds to the loss."""
 
     def __init__(self, losses: Mapping[str, AuxiliaryLoss], model: nn.Module) -> None:
         self._losses, self._model, self._output = losses, unwrapped(model), None

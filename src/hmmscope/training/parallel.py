@@ -36,7 +36,7 @@ class SingleProcess:
         forward: The model, possibly compiled or wrapped.
         in_parts: True if forward passes need all processes.
         before_update: Function called after the gradient is computed and before any state changes.
-        meanwhile: Function called before the host waits for the step's loss.
+        meanwhile: Function called before the CPU waits for the step's loss.
         auxiliary: Auxiliary losses.
         terms: Values of the auxiliary losses at the last step.
     """
@@ -123,7 +123,7 @@ class BitExactParallel(SingleProcess):
     Raises:
         InputError: The number of processes does not divide `accumulation_steps`.
 
-    Cost: with k = accumulation_steps / processes, a process holds k gradients and sends k + 1 gradients per step.
+    Cost: each process holds k = accumulation_steps / processes gradients and sends k + 1 gradients per step.
     """
 
     def __init__(self, model: SequenceModel, spec: TrainingSpec, world: ProcessGroup) -> None:

@@ -9,9 +9,11 @@ LIMITS_BATCH = {1: 1024, 2: 1024, 3: 1024, 4: 512, 5: 512, 6: 256, 7: 256}
 
 
 def doubling_curriculum(num_layers: int, length: int, *, deepest: int = 7) -> tuple[int, ...]:
-    """Return the sample lengths of deepest + 1 - num_layers curriculum stages, doubling from 2^num_layers to `length`.
+    """Return the sample lengths of a curriculum with deepest + 1 - num_layers stages, from 2^num_layers up to `length`.
 
-    Source: [Limits] §4.2 and App. C.1 (8 - L stages).
+    Each stage doubles the length, up to `length`.
+
+    Source: [Limits] §4.2 and App. C.1.
     """
     require(1 <= num_layers <= deepest, "num_layers", f"must be in [1, {deepest}]", num_layers)
     return tuple(min(2 ** (num_layers + stage), length) for stage in range(deepest + 1 - num_layers))

@@ -10,7 +10,7 @@ from hmmscope.errors import HmmscopeError
 
 
 class Interrupted(HmmscopeError):
-    """The exception after a signal, once a checkpoint is saved; `result` is a fit's or posterior's partial result."""
+    """The exception raised after a signal, once a checkpoint is saved; `result` is the partial fit or posterior."""
 
     def __init__(self, message: str, signum: int, result: Any = None) -> None:
         super().__init__(message)

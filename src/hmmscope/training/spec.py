@@ -19,7 +19,7 @@ def _text(value: Any) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingSpec:
-    """Hyperparameters of training on the "train" stream, with fresh samples at every step or a fixed set in epochs.
+    """Hyperparameters of training on the "train" stream: new samples at every step, or epochs of a fixed set.
 
     Attributes:
         num_steps: Number of optimiser steps.
@@ -33,30 +33,30 @@ class TrainingSpec:
         warmup_from: Learning rate at the first step of "halving".
         halve_every: Number of epochs between halvings of the learning rate.
         final_fraction: Learning rate at the last step of "cosine", as a fraction of the peak.
-        optimizer: Name in torch.optim, such as "sgd", or the full name of the factory that `TrainOptions` holds.
+        optimizer: Name in torch.optim, such as "sgd", or the full name of the function in `TrainOptions`.
         optimizer_options: Further options of the optimizer, such as "momentum=0.9".
         betas, epsilon: Parameters of optimizers of the Adam family.
         weight_decay: Weight decay, as the optimizer defines it.
         weight_decay_on: Parameters with weight decay: "all", or "matrices" (all but norms and biases).
-        auxiliary_losses: Names of the auxiliary losses that `TrainOptions` holds.
+        auxiliary_losses: Names of the auxiliary losses in `TrainOptions`.
         gradient_clip: Largest global gradient norm; 0 for no limit.
         curriculum: Length of the samples in each stage; all stages have the same number of epochs.
-        block_length: Number of positions per block of block chain-of-thought, where the model reads its answer of the
-            previous block; 0 for none.
+        block_length: Number of positions per block of block chain-of-thought, in which the model reads its answer for
+            the previous block; 0 for none.
         block_algorithm: Algorithm of block chain-of-thought: "two-phase" (answers first, then one ordinary step) or
             "naive" (one pass per block).
-        accumulation_steps: Number of parts of a batch whose gradients are added in order; changes a run's rounding.
+        accumulation_steps: Number of parts of a batch, whose gradients are added in order; it changes the rounding.
         parallel: Method for several processes: "exact" (bit-identical to one process), "ddp" or "fsdp".
         precision: "float32", "tf32" (on a GPU) or "bfloat16" (torch autocast, or compiled maps with float32 sums).
-        compile: Use torch.compile.
-        deterministic: Forbid nondeterministic operations.
+        compile: True uses torch.compile.
+        deterministic: True raises an error for nondeterministic operations.
         evaluate_every: Number of steps between evaluations on the "evaluate" stream; 0 for no evaluations.
         evaluate_samples: Number of samples per evaluation.
-        checkpoint_every: Number of steps between checkpoints; older checkpoints than the newest two are deleted.
+        checkpoint_every: Number of steps between checkpoints, of which only the newest two are kept.
         num_log_checkpoints: Number of permanent checkpoints, log-spaced from step 1 to the last step; 0 for none.
-        num_threads: Number of CPU threads; changes the rounding of a run.
+        num_threads: Number of CPU threads; it changes the rounding.
         device: "cpu", "cuda" or "auto".
-        engine: "torch", "compiled" (small decoders and RNNs on the CPU), or "auto"; changes the rounding of a run.
+        engine: "torch", "compiled" (small decoders and RNNs on the CPU), or "auto"; it changes the rounding.
 
     Source: [MultiTask] App. B.1; [Limits] App. C, see `recipes.limits_recipe`.
     """

@@ -24,7 +24,7 @@ class Moments:
     Attributes:
         state: For each parameter ``step``, ``exp_avg`` and ``exp_avg_sq``, as in `torch.optim.AdamW`.
         without_decay: Parameters without weight decay.
-        optimizers: Torch optimisers that take the steps instead of AdamW.
+        optimizers: Torch optimisers that replace AdamW.
     """
 
     def __init__(
@@ -96,7 +96,7 @@ class Restored(Shown):
     Attributes:
         step: Number of steps taken; 0 for a new run.
         moments: AdamW moments by parameter, or the tensors of other optimisers; empty for a new run.
-        numbers: State of other optimisers that is not a tensor.
+        numbers: Plain numbers in the state of other optimisers.
     """
 
     step: int
@@ -117,7 +117,7 @@ class Restored(Shown):
 
 
 def whole(tensor: torch.Tensor) -> torch.Tensor:
-    """Return the full tensor of a tensor that may be sharded; all processes must call this function."""
+    """Return the full tensor of a possibly sharded tensor; all processes must call this function."""
     full: Any = getattr(tensor, "full_tensor", None)
     return tensor if full is None else full()
 
@@ -215,15 +215,11 @@ def _check_same_module(own: Mapping[str, torch.Tensor], found: Mapping[str, torc
     for name in dict.fromkeys([*own, *found]):
         short = name.removeprefix("module.")
         if name not in found or name not in own:
-            here = (
-                "this module has this tensor, but the run does not"
-                if name in own
-                else "the run has this tensor, but this module does not"
-            )
-            raise InputError(f"model: differs from the module of the run in {short}: {here}; pass the run's module")
+            owner, other = ("this module", "the run's module") if name in own else ("the run's module", "this module")
+            raise InputError(f"model: only {owner} has the tensor {short!r}, not {other}; pass the run's module")
         if own[name].shape != found[name].shape:
             sizes = f"{tuple(own[name].shape)} here, {tuple(found[name].shape)} in the run"
-            raise InputError(f"model: differs from the module of the run in the shape of {short}: {sizes}")
+            raise InputError(f"model: tensor {short!r} has another shape, {sizes}; pass the run's module")
         if strict and own[name].dtype != found[name].dtype:
             here, there = (str(one.dtype).removeprefix("torch.") for one in (own[name], found[name]))
             raise InputError(

@@ -1,4 +1,4 @@
-"""The training loop; data and learning rate are functions of the step."""
+"""The training loop, in which data and learning rate are functions of the step."""
 
 import resource
 import signal
@@ -48,7 +48,7 @@ class BatchSchedule:
         device: Device of the batches.
 
     Raises:
-        InputError: The spec has a curriculum, but the layout is not that of plain sequences.
+        InputError: The spec has a curriculum, but the layout is not `SequenceLayout` (plain sequences).
     """
 
     def __init__(
@@ -148,7 +148,7 @@ def train_model(
 ) -> None:
     """Train `model` in place to the last step, resuming from the newest checkpoint of `run`.
 
-    A resumed run ends with the same bits as an uninterrupted one (same machine type and torch build).
+    On the same machine type and torch build, a resumed run ends with the same bits as an uninterrupted run.
     """
     world = world or ProcessGroup()
     device = world.device(resolve_device(spec.device))

@@ -25,7 +25,7 @@ from hmmscope.training.state import Moments, local, whole
 def judged_outputs(
     model: nn.Module, batch: Batch, target: Target, *, block_length: int = 0, block_algorithm: str = "two-phase"
 ) -> Float[Tensor, "batch judged output"]:
-    """Return a model's outputs at supervised positions, with block chain-of-thought if `block_length` is positive."""
+    """Return a model's outputs at positions with labels, with block chain-of-thought if `block_length` is positive."""
     require(isinstance(batch, Batch), "batch", "must be a Batch", batch)
     require(isinstance(target, Target), "target", "must be a Target, as of hmmscope.make_target", target)
     num_columns = int(target.token_positions[-1]) + 1
@@ -44,7 +44,7 @@ def judged_outputs(
 def target_loss(
     model: nn.Module, batch: Batch, target: Target, *, block_length: int = 0, block_algorithm: str = "two-phase"
 ) -> Float[Tensor, ""]:
-    """Return the mean loss over supervised positions (cross-entropy in nats, or mean squared error)."""
+    """Return the mean loss over positions with labels (cross-entropy in nats, or mean squared error)."""
     outputs = judged_outputs(model, batch, target, block_length=block_length, block_algorithm=block_algorithm)
     return target.loss(outputs, batch.labels if isinstance(batch, LabelledBatch) else target.labels(batch))
 
@@ -110,12 +110,12 @@ def update(
     world: ProcessGroup | None = None,
     meanwhile: Callable[[], object] = bool,
 ) -> tuple[float, ...]:
-    """Take the step if loss and gradient are finite in all processes; return loss, gradient norm and auxiliary losses.
+    """Take a step if loss and gradient are finite in all processes; return loss, gradient norm and auxiliary losses.
 
-    The host waits for the loss before the update on a CPU, and after the update on a GPU.
+    The CPU waits for the loss before the update, or after the update if a GPU computes it.
 
     Args:
-        meanwhile: Function without arguments that is called before the host waits.
+        meanwhile: Function without arguments, called before this wait.
 
     Raises:
         NonFiniteError: The loss or a gradient is not finite; the model and the moments are unchanged.

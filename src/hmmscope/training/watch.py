@@ -70,7 +70,7 @@ class ProcessMonitor(threading.Thread):
         os._exit(code)
 
     def ends_here(self) -> bool:
-        """Return True to the first thread that calls this method; only this thread may end the process."""
+        """Return True only to the first thread that calls this method; this thread may end the process."""
         return self._ending.acquire(blocking=False)
 
     def speaks(self, code: int) -> bool:
