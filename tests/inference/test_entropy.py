@@ -167,7 +167,7 @@ def test_too_many_words_are_refused():
         block_entropies(golden_mean(), 21)
     with pytest.raises(InputError, match=r"^length: 2\^1000000000000 words exceed the limit of"):
         block_entropies(golden_mean(), 10**12)
-    with pytest.raises(InputError, match=r"^stationary distribution: not unique"):
+    with pytest.raises(InputError, match=r"^stationary distribution: is not unique"):
         hs.entropy_rate(hs.HMM([0.5, 0.5], np.eye(2), np.eye(2)))
     for options in ({"num_samples": 1}, {"length": 2}):
         with pytest.raises(InputError, match=r"must be at least"):

@@ -52,7 +52,7 @@ def test_the_stationary_law_is_stationary():
         kind = KINDS[rng.integers(len(KINDS))]
         hmm = hs.HMM(*kind(rng, int(rng.integers(1, 7)), 2))
         if len(closed_classes(hmm.transition)) > 1:
-            with pytest.raises(InputError, match=r"^stationary distribution: not unique"):
+            with pytest.raises(InputError, match=r"^stationary distribution: is not unique"):
                 hs.stationary_distribution(hmm)
             continue
         law, expected = hs.stationary_distribution(hmm), least_squares_law(hmm.transition.numpy())

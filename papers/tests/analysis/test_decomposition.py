@@ -378,7 +378,7 @@ def test_bad_requests_are_refused():
     for call, message in (
         (lambda: Histories.all(REFERENCE, 0), r"^time: must be at least 1, got 0$"),
         (lambda: Histories.all(REFERENCE, 11), r"^enumeration: 4\^11 sequences exceed the limit of 1048576"),
-        (lambda: Histories.all(split, 3), r"^stationary distribution: not unique"),
+        (lambda: Histories.all(split, 3), r"^stationary distribution: is not unique"),
         (lambda: Histories.sampled(REFERENCE, 3, 0), r"^num_samples: must be at least 1, got 0$"),
         (lambda: histories.distances(4), r"^memory_length: must be in \[1, 3\], got 4$"),
         (lambda: histories.distances(0), r"^memory_length: must be in \[1, 3\], got 0$"),
