@@ -357,7 +357,7 @@ def test_training_is_no_other_initialization() -> None:
             weight += weight.std() * one if weight.ndim > 1 else weight
     assert draw_controls(model).reason == ""
     assert (
-        "initialize its weights differently" in draw_controls(model, first=gpt2(Own())).reason
+        "have another initialization than the model" in draw_controls(model, first=gpt2(Own())).reason
     )  # but it did not begin as the draws do
     assert draw_controls(gpt2(Own()), first=Own()).reason == ""
 
