@@ -59,8 +59,8 @@ LONGEST = (
 SMOKES = 1
 #: A commit runs one in so many of the long tests, drawn by it.
 LONG = 96
-#: Of the tests in tests/heavy.txt, which take above .8 seconds of a processor each, a commit runs one in so many.
-HEAVY = 5
+#: Of the tests in tests/heavy.txt, which take about half a second of a processor or more, a commit runs one in so many.
+HEAVY = 8
 
 
 @functools.cache

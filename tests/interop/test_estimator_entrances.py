@@ -112,7 +112,7 @@ def test_what_cannot_be_fitted_is_refused_in_one_line() -> None:
         np.ma.masked_equal(dates, dates[0]),
     ):
         for call in (estimators.GaussianHMM().fit, lambda one: hs.log_likelihood(law, one[None, :, None])):
-            with pytest.raises(InputError, match="must be numbers"):
+            with pytest.raises(InputError, match=r"must be numbers|numeric dtype"):
                 call(days)
     for names in (["a", "b"], np.array(["a", "b"]), np.array([["a"], ["b"]], object)):
         with pytest.raises(InputError, match="X: must be numbers, got 'a'; encode names with OrdinalEncoder"):

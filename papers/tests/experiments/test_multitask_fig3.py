@@ -262,7 +262,7 @@ def test_the_current_token_decides_nothing(name: str) -> None:
 def test_a_token_that_training_did_not_make_readable_closes_the_gate(name: str, distance: int) -> None:
     found = judged(name, tables_3b(**{f"best_accuracy_{distance}": (0.2, 0.21, 0.19)}))
     assert found.verdict == "not tested"
-    assert f"the token {distance} back" in found.text
+    assert f"the token {distance} steps back" in found.text
 
 
 def test_the_construction_gathers() -> None:
