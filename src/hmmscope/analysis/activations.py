@@ -195,7 +195,7 @@ def capture_activations(
             activation = output[0] if isinstance(output, tuple) else output
             if not isinstance(activation, Tensor):
                 kind = type(activation).__name__
-                raise InputError(f"layers: {name} must return a tensor, got {kind}; name a module inside it")
+                raise InputError(f"layers: module {name!r} must return a tensor, got {kind}; name a module inside it")
             lengths[name] += activation.shape[1:2] if activation.ndim == 3 else ()
             nonlocal reading
             reading = True

@@ -90,7 +90,7 @@ class BatchAhead:
 
     Args:
         schedule: Schedule of the batches.
-        engine: Gradient engine, which chooses samples and their parts.
+        engine: Gradient engine, which assigns each batch's samples to processes and accumulation parts.
         num_steps: Number of steps of the training.
         device: Device of the training.
     """

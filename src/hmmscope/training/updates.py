@@ -115,7 +115,7 @@ def update(
     The CPU waits for the loss before the update, or after the update if a GPU computes it.
 
     Args:
-        meanwhile: Function without arguments, called before this wait.
+        meanwhile: Function without arguments, called before the CPU waits for the loss.
 
     Raises:
         NonFiniteError: The loss or a gradient is not finite; the model and the moments are unchanged.

@@ -279,7 +279,7 @@ def _each_shown(
 def _at_rest(tables: lab.Tables, tasks: tuple[str, ...], numbers: lab.Numbers = None) -> lab.Gate:
     cells: dict[str, list[dict[str, Any]]] = {}
     for (task, seed), own in tables["final"].where(task=list(tasks)).by("task", "seed").items():
-        for name, block in (("without", 0), ("with the chosen block", _chosen(own))):
+        for name, block in (("without", 0), ("with the best block length", _chosen(own))):
             rows = tables["training"].where(task=task, seed=seed, block_length=block)
             cells.setdefault(f"{task}, {name}", []).extend(with_share(rows, "epoch") if rows else ())
     changes = {
@@ -288,7 +288,7 @@ def _at_rest(tables: lab.Tables, tasks: tuple[str, ...], numbers: lab.Numbers = 
         if rows
     }
     return lab.Gate.converged(
-        changes, lab.parameter(numbers, "loss_at_rest", LOSS_AT_REST), "evaluation loss at the chosen position"
+        changes, lab.parameter(numbers, "loss_at_rest", LOSS_AT_REST), "evaluation loss at the last position"
     )
 
 

@@ -86,8 +86,8 @@ def sample_figure(tables: lab.Tables) -> lab.Figure:
         title="More demonstrations: the error falls with the inverse square root of their number",
         caption=(
             "Curves show root mean square errors over processes and sets of demonstrations, one window each, after the last "
-            "gradient layer. Left: distance from the best linear prediction, its bound, its limit for "
-            "infinitely many steps, and its value for independent noise. Right: distance from the exact "
+            "gradient layer. Left: distance from the best linear prediction; bound on this distance; its limit for "
+            "infinitely many steps; and its value if the noise of samples were independent. Right: distance from the exact "
             "distribution given the whole history, and the whole bound; with many samples the errors from the short "
             "memory and from the linear form remain. Sets whose windows do not span all windows are omitted."
         ),

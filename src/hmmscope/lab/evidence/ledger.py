@@ -129,9 +129,9 @@ def ledger(
 
     Args:
         folders: folders of experiments.
-        known: stored claims; if given, stored findings are reused where code with the digest `source` wrote them.
+        known: stored claims; if given, stored findings that code with the digest `source` wrote are not computed again.
         source: digest of the present code.
-        examined: whether to compute sensitivity and power too.
+        examined: True also computes the sensitivity and power of each finding.
 
     Raises:
         InputError: a folder is not a finished experiment, or the experiment has no claims.

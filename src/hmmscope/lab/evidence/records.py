@@ -48,7 +48,7 @@ _HEAD = ("experiment", "level", "measurement", "budget", "scope")
 
 
 class RuleParameters(dict[str, Any]):
-    """Numbers of a claim by name, which can be read as ``numbers.rate``."""
+    """Parameters of a claim's rule by name; ``numbers.rate`` is the parameter `rate`."""
 
     def __getattr__(self, name: str) -> Any:
         try:

@@ -1,4 +1,4 @@
-"""`run limits`, `run multitask` and `run all`: run several experiments, and write one page with the ledger."""
+"""`run limits`, `run multitask` and `run all`: run several experiments, and write a page with the ledger (all verdicts)."""
 
 from pathlib import Path
 

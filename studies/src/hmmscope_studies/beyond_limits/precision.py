@@ -202,7 +202,7 @@ def _type_figure(rows: lab.Rows) -> lab.Figure:
         title="Lengths that a number type can handle",
         caption=(
             "Colours show the largest error over instances of the ReLU network on cycles of three states. Simulated types "
-            "have the significand bits of the type (8, 11, 24) and an unbounded exponent; “run” is the network in torch."
+            "round to the bits of bfloat16 (8), float16 (11) or float32 (24), without overflow; “run” is torch in the type."
         ),
         panels=(
             panel("16 bits, simulated", {name: (name, "error") for name in ("bfloat16", "float16")}),

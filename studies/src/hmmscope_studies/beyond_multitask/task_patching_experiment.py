@@ -103,8 +103,8 @@ class TaskPatching(lab.Experiment):
                 title="How many dimensions the task takes",
                 caption=(
                     "Curves show the fraction of the way to the other HMM's filter against the number of patched "
-                    "dimensions. The patched layer is the one below the last where patching the whole stream has the "
-                    "largest effect. Bands are 95 % intervals over seeds."
+                    "dimensions. The patched layer is the one where patching the whole stream has the largest effect, "
+                    "the last layer excepted. Bands are 95 % intervals over seeds."
                 ),
                 panels=(_by(_at_best(rows), "rank", "dimensions of the subspace"),),
             ),
