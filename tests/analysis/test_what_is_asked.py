@@ -243,7 +243,9 @@ def test_what_cannot_be_read_is_refused_in_a_line() -> None:
     dataset = hs.ProcessDataset(
         hs.make_process("random-hmm", num_states=2, num_symbols=60, seed=0), length=8, stream="probe"
     )
-    with pytest.raises(InputError, match=r"^layers: module 'named' must return a tensor, got dict; name a module inside it"):
+    with pytest.raises(
+        InputError, match=r"^layers: module 'named' must return a tensor, got dict; name a module inside it"
+    ):
         hs.probe(Blocks(), dataset, layers=["named"], num_samples=16)
     for layers in ([], "embed"):
         with pytest.raises(InputError, match=r"^layers: must be a list of (names|at least one name)"):
