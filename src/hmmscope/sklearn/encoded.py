@@ -144,6 +144,10 @@ def libm_log(values: Array) -> Array:
     return np.array([math.log(value) if value > 0 else -math.inf for value in values.ravel()]).reshape(values.shape)
 
 
+class _TypeOfEntryError(InputError, TypeError):
+    """An entry of X that is no number; scikit-learn expects a TypeError."""
+
+
 def as_rows(X: Any) -> Any:
     """Convert sources of `hmmscope.SequenceData` and `read_vectors` to rows for scikit-learn; frames keep column names.
 
@@ -174,8 +178,9 @@ def as_rows(X: Any) -> Any:
             raise InputError(f"X: must be numbers, got {shown(texts[0])}; encode names with OrdinalEncoder")
         try:
             X = np.array([np.nan if is_nothing(one) else one for one in entries], np.float64).reshape(X.shape)
-        except (TypeError, ValueError):
-            raise InputError(f"X: must be numbers, got {shown(entries[0])}") from None
+        except (TypeError, ValueError) as error:
+            kind = _TypeOfEntryError if isinstance(error, TypeError) else InputError
+            raise kind(f"X: must be numbers, got {shown(entries[0])} ({error})") from None
     return writable(X) if isinstance(X, np.ndarray) else X
 
 
