@@ -291,22 +291,22 @@ IN_MEASUREMENTS = (
     Fault(
         "an oracle that ignores where sequences start",
         "datasets/target_base.py",
-        "law = optimal_probs(observer, seen.to(self.device or seen.device), reset_mask=starts)",
-        "law = optimal_probs(observer, seen.to(self.device or seen.device))",
+        "probs = optimal_probs(observer, seen.to(self.device or seen.device), reset_mask=reset_mask)",
+        "probs = optimal_probs(observer, seen.to(self.device or seen.device))",
         ("analysis/test_calibration.py::test_exact_answers_are_calibrated",),
     ),
     Fault(
         "an oracle that is off by one position",
         "datasets/target_base.py",
-        "law = optimal_probs(observer, seen.to(self.device or seen.device), reset_mask=starts)",
+        "probs = optimal_probs(observer, seen.to(self.device or seen.device), reset_mask=reset_mask)",
         "law = optimal_probs(observer, seen.to(self.device or seen.device), reset_mask=starts).roll(1, 1)",
         ("analysis/test_calibration.py::test_exact_answers_are_calibrated",),
     ),
     Fault(
         "beliefs that are off by one position",
         "datasets/targets.py",
-        "beliefs = belief_states(self.process, batch.observations, reset_mask=starts)",
-        "beliefs = belief_states(self.process, batch.observations, reset_mask=starts).roll(1, 1)",
+        "beliefs = belief_states(self.process, batch.observations, reset_mask=reset_mask)",
+        "beliefs = belief_states(self.process, batch.observations, reset_mask=reset_mask).roll(1, 1)",
         ("analysis/test_calibration.py::test_exact_beliefs_are_calibrated",),
     ),
     Fault(

@@ -90,8 +90,8 @@ def test_more_mixed_states_than_memory_holds_are_refused() -> None:
 
 
 def test_what_is_left_out_of_a_list_is_counted() -> None:
-    assert verdicts._some(["a", "b", "c"]) == "a, b, c"
-    assert verdicts._some(["a", "b", "c", "d"]) == "a, b, c and 1 more"
+    assert verdicts._some(["a", "b", "c"]) == "a; b; c"
+    assert verdicts._some(["a", "b", "c", "d"]) == "a; b; c; others"
 
 
 def test_places_of_certainty_are_a_triangle_in_the_middle_of_the_square() -> None:

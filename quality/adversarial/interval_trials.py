@@ -146,7 +146,8 @@ def _clean(rng: random.Random) -> tuple[Process, Callable[[torch.Tensor], torch.
     seed, kind = rng.randrange(2**31), rng.randrange(4)
     if kind == 0:  # rare symbols, which a model that never expects them is seldom punished for
         rare = 10 ** -rng.uniform(1, 5)
-        return HMM([1.0], [[1.0]], [[1 - rare, rare]]), lambda x: x + torch.tensor([0.0, -rng.choice((2.0, 8.0, 30.0))])
+        shift = torch.tensor([0.0, -rng.choice((2.0, 8.0, 30.0))])
+        return HMM([1.0], [[1.0]], [[1 - rare, rare]]), lambda x: x + shift
     process = mixture(seed) if kind == 1 else random_hmm(seed, concentration=rng.choice((0.1, 0.5, 2.0)))
     return process, HONEST[rng.choice(sorted(HONEST))]
 
