@@ -14,7 +14,7 @@ from hmmscope.runs.fit_answers import searched
 from hmmscope.runs.fit_options import FitOptions
 from hmmscope.runs.given_rows import read_inputs
 from hmmscope.runs.vector_sequences import emission_of
-from hmmscope.schema import parse_value
+from hmmscope.schema import parse_value, require_count
 from hmmscope.sequences.data import SequenceData
 from hmmscope.sequences.streaming import SequenceStream
 from hmmscope.sequences.vector_data import VectorData, read_vectors
@@ -27,6 +27,10 @@ def fit(options: FitCommandOptions) -> None:
     new_file(options.out, HMM_FILES)
     if options.forecast and not options.posterior:
         raise InputError("--forecast: needs draws from the posterior for its intervals; add --posterior 500")
+    if options.posterior:
+        require_count("--posterior", options.posterior, 4)
+    if options.goodness_of_fit:
+        require_count("--goodness-of-fit", options.goodness_of_fit, 20, most=2**20)
     sizes = parse_value(tuple[int, ...], options.states, "states")
     reading, quiet, stream = options.reading(), options.quiet, options.stream
     data: SequenceData | SequenceStream | VectorData
