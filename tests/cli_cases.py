@@ -193,7 +193,7 @@ BAD: dict[str, tuple[int, list[str], str]] = {
     "few draws": (
         2,
         ["fit", "good.txt", "--states", "2", "--out", "new.json", "--posterior", "2"],
-        "--posterior: must be at least 4",
+        "posterior: must be",
     ),
     "long name": (2, ["sample", LONG + ".json"], "no file"),
     "long name of a file": (2, ["sample", "umbrella", "--out", LONG + ".txt"], "name is too long"),
