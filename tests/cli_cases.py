@@ -190,11 +190,7 @@ BAD: dict[str, tuple[int, list[str], str]] = {
         ["infer", "umbrella", "good.txt", "--out", "none/new.jsonl"],
         "folder none does not exist",
     ),
-    "few draws": (
-        2,
-        ["fit", "good.txt", "--states", "2", "--out", "new.json", "--posterior", "2"],
-        "posterior: must be",
-    ),
+    "few draws": (2, ["fit", "good.txt", "--states", "2", "--out", "n.json", "--posterior", "2"], "posterior: must"),
     "long name": (2, ["sample", LONG + ".json"], "no file"),
     "long name of a file": (2, ["sample", "umbrella", "--out", LONG + ".txt"], "name is too long"),
     "long name of a folder": (2, ["train", "umbrella", "--out", LONG, *TINY], "name is too long"),
