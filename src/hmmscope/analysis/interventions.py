@@ -152,10 +152,12 @@ def edited(change: Edit, *, samples: Index = None, positions: Index = None) -> E
 
 
 def patch(values: Float[Tensor, "*shape"], *, samples: Index = None, positions: Index = None) -> Edit:
+    """Return an edit that replaces the activation by `values`, broadcast to its shape."""
     return edited(lambda x: values.to(x).expand_as(x), samples=samples, positions=positions)
 
 
 def add(vector: Float[Tensor, "*shape"], *, samples: Index = None, positions: Index = None) -> Edit:
+    """Return an edit that adds a vector, or one per sample and position, to the activation."""
     return edited(lambda x: x + vector.to(x), samples=samples, positions=positions)
 
 

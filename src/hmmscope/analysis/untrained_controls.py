@@ -90,7 +90,7 @@ class UntrainedControls(Shown):
 
 @dataclass(frozen=True, repr=False)
 class ExplainedFraction(Shown):
-    """Of the variance (or errors) that untrained controls leave unexplained, the fraction that the network explains.
+    """The fraction of the variance (or errors) left unexplained by untrained controls that the network explains.
 
     Attributes:
         read: R² or accuracy of the network.
