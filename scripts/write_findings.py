@@ -37,19 +37,19 @@ CHANGES = {
 }
 #: Deciding cases, in words.
 CASES = {
-    "noisy less clear": "the noisiest minus the least noisy chains",
-    "90 % of the maximum": "the onset by 90 % of the maximum",
+    "noisy less clear": "the noisiest chains minus the least noisy ones",
+    "90 % of the maximum": "the onset is the first layer with 90 % of the maximum",
     "width n·m": "the width n·m",
     "fall of 1 back": "the fall of the accuracy for the token one step back",
-    "4 back": "the fourth token back",
+    "4 back": "the token four steps back",
     "counting": "n-grams and context trees",
     "used": "the prediction after a belief is written",
     "read": "the belief decoded from a layer",
     "bigrams": "the bigram distribution",
     "trained": "the trained network",
-    "1 in 128": "one label in 128 actions",
-    "(0.03, 0.03)": "concentrations 0.03 and 0.03",
-    "exponential or power law": "exponential against power law",
+    "1 in 128": "one label per 128 actions",
+    "(0.03, 0.03)": "concentrations 0.03 of transitions and emissions",
+    "exponential or power law": "exponential decay compared with a power law",
     "worst depth": "the worst depth",
     "backward 0.15": "backward probability 0.15",
     "no error": "the error of zero",
@@ -58,7 +58,7 @@ CASES = {
 #: Further differences of a headline from the paper.
 DIFFERS = {
     "measure": "The paper does not define the measured quantity, so we defined it.",
-    "varied rates": "This experiment compares several learning rates and does not choose one.",
+    "varied rates": "This experiment compares learning rates; the paper chooses the best one.",
     "several rates": "In Cyclic-HARD one in 8 to 32 actions is followed by a label of the state (the paper: one in 120).",
     "supervision rate": "In Cyclic-HARD one in 32 actions is followed by a label of the state (the paper: one in 120).",
 }
@@ -71,7 +71,7 @@ _HEAD = """# Which claims of the papers hold
 
 <!-- python scripts/write_findings.py --write makes this page from docs/findings.toml and the ledger. -->
 
-Both papers make 100 headline claims that a measurement or a computation can decide:
+The two papers together make 100 headline claims that a measurement or a computation can decide:
 {counts}. Most undecided claims need longer training or longer sequences than we could
 afford. The [ledger](ledger.md) of {made} lists the verdicts; `make article` typesets a report of them as PDF.
 
@@ -88,22 +88,23 @@ training.
 {tables}
 ## Rules and scope
 
-If a claim covers several cases, such as tasks, the weakest case decides. The *margin* is the smallest effect that
-matters; if a rule has no smallest effect, its margin is its bound. A test is fair only if its *preconditions* hold:
-*regime* (process and data are like those of the paper), *learned* (the model is better than its control), *converged*
-(another doubling of the training would not alter the answer, if it changed the effect as much as the last doubling),
-*power* (there are enough seeds), and *room* (the largest possible effect is large enough). An answer is *exploratory* if
-its rule was written or changed after we saw data; new data can confirm the answer.
+If a claim covers several cases, such as tasks, the weakest case decides. The *margin* of a rule is the smallest effect
+that matters; if a rule names no such effect, its margin is the bound that it names. A test is fair only if its
+*preconditions* hold: *regime* (process and data are like those of the paper), *learned* (the model is better than its
+control), *converged* (the answer would stay the same if a further doubling of the training changed the effect as much as
+the last doubling did), *power* (there are enough seeds), and *room* (the largest possible effect is large enough). An
+answer is *exploratory* if its rule was written or changed after we saw data; new data can confirm it.
 
 Each answer is followed by its scope: the models and sizes for which it holds. Square brackets contain 95 % intervals over
-seeds. We changed [the decision rules](experiments.md#the-ledger) on 2026-11-25 and 2026-11-28 ([list of
-changes](experiments/ledger-changes.md)). *Reasons* under a headline defines the effect of each claim, and shows the rule,
-the measured number, the failed preconditions and the next test.
+seeds (or processes). We changed [the decision rules](experiments.md#the-ledger) on 2026-11-25 and 2026-11-28 ([list of
+changes](experiments/ledger-changes.md)). The folded text *Reasons* under a headline defines the effect of each claim, and
+shows the rule, the measured number, the failed preconditions and the next test.
 
-All trained models differ from those of the papers in size, budget and data. Numbers in parentheses are the papers' values.
+All trained models differ from those of the papers in size, budget and data. In this paragraph, numbers in parentheses are
+the papers' values.
 Our models for [MultiTask] have width 64 to 128 (1024), and our pools consist of composed cycles. Our models for [Limits]
-have another sequence length T, width 64 (512), 2 actions that generate A5 (5 actions), no dropout (0.1), no curriculum
-except in figure 6, and learning rates chosen on Cyclic-DET only. *Reasons* lists further differences from the paper.
+have shorter sequences than the paper, width 64 (512), 2 actions that generate A5 (5 actions), no dropout (0.1), no
+curriculum except in figure 6, and learning rates chosen on Cyclic-DET only. *Reasons* lists further differences.
 
 """
 
@@ -164,7 +165,8 @@ def reasons(entry: dict[str, Any], ledger: dict[str, dict[str, Any]], plans: dic
         if row["value"] is not None and row["low"] is not None:
             case = row["unit"].partition(", ")[2]
             shown = in_digits(row["value"], row["low"], row["high"])
-            told.append(effect_sentence(shown, row["unit"], row["seeds"], CASES.get(case, "")))
+            seeds = None if (row["rule"] or "").startswith("all instances") else row["seeds"]
+            told.append(effect_sentence(shown, row["unit"], seeds, CASES.get(case, "")))
         elif row["seeds"]:
             told.append(f"The experiment has {row['seeds']} seeds.")
         told += [sensitive(row["fragile"])] if row["fragile"] else []
@@ -270,7 +272,10 @@ def page() -> str:
         made=max(row["created"] for row in ledger.values()),
         meanings="".join(
             f"* **{word[0].upper()}{word[1:]}**: {meaning}\n"
-            for word, meaning in {**MEANINGS, "INVALID": "a model is better than the exact optimum."}.items()
+            for word, meaning in {
+                **MEANINGS,
+                "INVALID": "a model is better than the exact optimum; nothing is decided.",
+            }.items()
         ),
         tables="\n".join(glance(papers[name], ledger) for name in ("MultiTask", "Limits")),
     )

@@ -227,7 +227,12 @@ def _scales(experiment: Experiment) -> list[str]:
         sizes |= {f"measurements.{key}": value for key, value in experiment.measurements(scale).items()}
         said = ", ".join(f"`{key}` {_listed(value)}" for key, value in sizes.items())
         lines.append(f"| {scale} | {experiment.num_seeds.get(scale, '') or ''} | {models or ''} | {said} |")
-    return [*lines, "", f"Each size is an option, such as `--{next(iter(sizes))} ...`.", ""]
+    return [
+        *lines,
+        "",
+        f"Each size in the table is an option of this command, such as `--{next(iter(sizes))} ...`.",
+        "",
+    ]
 
 
 def _listed(value: Any) -> str:
@@ -287,20 +292,30 @@ def draw() -> None:
 FIRST = (
     ("mess3-beliefs.png", "Beliefs of Mess3", "processes", "`scripts/draw_processes.py`"),
     ("fit-overview.png", "A fit and its states", "numbers", "`fit.plot()`; `scripts/draw_fits.py`"),
-    ("fit-states.png", "Restarts and numbers of states", "numbers", "`fit.plot(kind)`; `scripts/draw_fits.py`"),
+    (
+        "fit-states.png",
+        "Fits from several starts, with several numbers of states",
+        "numbers",
+        "`fit.plot(kind)`; `scripts/draw_fits.py`",
+    ),
     (
         "fit-durations.png",
         "How long states last in English letters",
         "processes",
         '`fit.plot("durations")`; `scripts/draw_fits.py`',
     ),
-    ("fit-constraints.png", "Words with states in order", "inputs", "`constraints`; `scripts/draw_fits.py`"),
-    ("fit-labels.png", "Ten labelled words name the states", "inputs", "`known_states`; `scripts/draw_fits.py`"),
+    (
+        "fit-constraints.png",
+        "States that follow each other in order within a word",
+        "inputs",
+        "`constraints`; `scripts/draw_fits.py`",
+    ),
+    ("fit-labels.png", "States named by ten labelled words", "inputs", "`known_states`; `scripts/draw_fits.py`"),
     ("fit-weights.png", "Words weighted by frequency", "inputs", "`sequence_weights`; `scripts/draw_fits.py`"),
     ("fit-inputs.png", "Letters at the beginning and inside of words", "inputs", "`inputs`; `scripts/draw_fits.py`"),
     ("first-picture.gif", "A network while it learns", "other-models", "`scripts/draw_first_picture.py`"),
     ("processes.png", "All processes and their beliefs", "processes", "`scripts/draw_zoo.py`"),
-    ("groups.png", "Two groups", "processes", "`scripts/draw_families.py`"),
+    ("groups.png", "Diagrams of two processes whose states form a group", "processes", "`scripts/draw_families.py`"),
     (
         "theorem1-learning.png",
         "A network whose layers make gradient steps",
@@ -310,12 +325,12 @@ FIRST = (
 )
 #: Questions answered by the first figure of an experiment.
 LEAD = {
-    "belief-geometry": "Does the stream encode the belief?",
-    "belief-interventions": "Does the network use its belief?",
+    "belief-geometry": "Does the residual stream encode the belief state?",
+    "belief-interventions": "Does the network use the belief state that it encodes?",
     "multitask-fig1": "Retrieval, n-grams, or learning from the prompt?",
     "limits-fig3": "How many positions does each depth fit?",
-    "limits-theorem5.2": "How deep must a Transformer be?",
-    "mechanisms": "Which head does what?",
+    "limits-theorem5.2": "How many layers does a Transformer need to track a state?",
+    "mechanisms": "Which heads and layers does the prediction need?",
 }
 
 
@@ -339,10 +354,10 @@ def gallery() -> list[str]:
     lines += [
         "::::",
         "",
-        "The next cards show every figure in `results/`, by experiment. The page of an experiment has its command.",
+        "The cards below show all figures made from `results/`. Each names the command that repeats its experiment.",
         "",
     ]
-    for paper, prefix in (("[MultiTask]", "multitask-"), ("[Limits]", "limits-"), ("Ours", "")):
+    for paper, prefix in (("[MultiTask]", "multitask-"), ("[Limits]", "limits-"), ("This project", "")):
         names = [name for name in registry.entries("experiment") if name.startswith(prefix) and kept(name)]
         if not prefix:
             names = [name for name in names if not name.startswith(("multitask-", "limits-"))]
@@ -387,12 +402,13 @@ def papers() -> list[str]:
 
 
 _PAPERS_INTRO = (
-    "Each section has the claims that we decided, our first figure, and a quotation from the paper. If a paper prints "
-    "numbers, our figure shows them, marked as printed. Neither paper publishes the values of its curves, so our figures "
-    "omit the papers' curves.\n\n"
+    "Each section lists the claims that our data decide, and shows our first figure with a quotation from the paper. "
+    "Figures mark numbers that the paper prints as “printed”. Neither paper publishes the values of its curves, so our "
+    "figures do not show them. A *scale* is the size of an experiment: `small` takes minutes, `medium` takes hours. Square "
+    "brackets contain 95 % intervals, over seeds (independent trainings) or over processes. An answer is one of these:\n\n"
     + "\n".join(f"* **{word.capitalize()}**: {meaning}" for word, meaning in MEANINGS.items())
-    + "\n* **INVALID**: a model is better than the exact optimum, so it sees what it should not see, and nothing is decided."
-    + "\n\nThe [findings](findings.md#rules-and-scope) define the smallest effect that matters and the preconditions."
+    + "\n* **INVALID**: a model is better than the exact optimum, so it must have seen its targets, and no claim is decided."
+    + "\n\nThe [findings](findings.md#rules-and-scope) explain preconditions and the smallest effect that matters."
 )
 
 
@@ -405,7 +421,11 @@ def _answers(folder: Path) -> list[str]:
         shown = Effect(value=one.value, low=one.low, high=one.high, unit="") if one.value is not None else ""
         effect = f" {effect_sentence(str(shown).strip(), one.unit, one.num_seeds)}" if shown else ""
         lines.append(f"* **{answer_of(one.verdict).capitalize()}**: {one.title} {one.operationalization}{effect}")
-    return [*lines, "", f"Answers to all claims at scale `{folder.parent.name}`: {verdict_summary(findings)}."]
+    return [
+        *lines,
+        "",
+        f"Answers to all claims and questions at scale `{folder.parent.name}`: {verdict_summary(findings)}.",
+    ]
 
 
 def board_figure(cards: list[dict[str, Any]]) -> Figure:
@@ -451,11 +471,11 @@ def _by_model(cards: list[dict[str, Any]], score: str, column: str = "value") ->
 
 
 _BOARD_CAPTION = (
-    "Left: the fraction of the best constant answer's excess loss over the exact optimum that training removes, as a mean "
-    "over seeds. Right: the position up to which answers are within 0.1 of the exact ones, as a multiple of the training "
-    "length (samples have eight times the training length). The first row is the optimum; the last rows are the best "
-    "n-gram or context tree and the best model before training. Values below 0 have the colour of 0. Grey cells have no "
-    "value: the model accepts no longer samples, or the score is not measured for this row."
+    "Left: the fraction by which a model's excess loss over the exact optimum is below that of the best constant "
+    "answer (mean over seeds). Right: the position up to which answers are within 0.1 of the exact ones, in training "
+    "lengths (samples have eight). The first row is the optimum; the last rows are the best n-gram or context tree and "
+    "the best model before training. Values below 0 have the colour of 0. Grey cells have no value: the model accepts "
+    "no longer samples, or the score is not measured for this row."
 )
 
 
@@ -491,7 +511,7 @@ def _compared(cards: list[dict[str, Any]]) -> list[str]:
     if len(cards) > 1:
         widest = max(order, key=lambda task: order[task][-1][0] - order[task][0][0])
         (low, last), (high, first) = order[widest][0], order[widest][-1]
-        lines.append(f"Models differ most on `{widest}`: {first} solves {high:.3f}, {last} {low:.3f}.")
+        lines.append(f"Models differ most on `{widest}`: {first} solves {high:.3f}, and {last} solves {low:.3f}.")
     highs = list(_by_model(cards, "share_solved", "high").values())
     best = {task: max([order[task][-1][0], *(own[task] for own in highs if own[task] is not None)]) for task in order}
     known = {name: row for name, row in board.reference_rows(cards[0]).items() if name != "exact filter"}
@@ -499,7 +519,9 @@ def _compared(cards: list[dict[str, Any]]) -> list[str]:
     for task in order:
         value, name = max((row[task], name) for name, row in known.items() if row.get(task) is not None)
         ahead += [f"on `{task}` {name} ({value:.3f})"] if value > best[task] else []
-    return [" ".join([*lines, *([f"Ahead of every model: {'; '.join(ahead)}."] if ahead else [])])]
+    return [
+        " ".join([*lines, *([f"Some references are better than every model: {'; '.join(ahead)}."] if ahead else [])])
+    ]
 
 
 def decided() -> list[Path]:

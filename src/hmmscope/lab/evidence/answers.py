@@ -21,14 +21,14 @@ ANSWERS: dict[Verdict, str] = {
 
 #: What the answers mean to a reader.
 MEANINGS = {
-    "supported": "the whole 95 % interval lies beyond the smallest effect that matters.",
-    "supported in sign": "the interval lies on the claimed side, but includes effects too small to matter, or the power is "
-    "low (the rule would confirm a true claim in few simulated experiments).",
-    "contradicted": "the interval lies on the side opposite to the claim, or excludes every effect that matters.",
-    "contradicted at this budget": "our measurement contradicts the claim, but more training could still confirm it.",
+    "supported": "the whole 95 % interval of the effect lies beyond the smallest effect that matters.",
+    "supported in sign": "the interval lies on the claimed side, but contains effects too small to matter, or the power is "
+    "low: the rule would confirm a true claim in fewer than half of simulated experiments.",
+    "contradicted": "the interval lies on the side opposite to the claim, or contains no effect that matters.",
+    "contradicted at this budget": "our measurement contradicts the claim, but longer training could still confirm it.",
     "undecided": "the interval neither supports nor contradicts the claim, or a precondition of the claim fails.",
-    "answered": "a question of this project, which no paper asks, has an interval without zero (or an exact answer).",
-    "open": "a question of this project has an interval that contains zero, or no measured effect.",
+    "answered": "this project (and no paper) asks a question, and the answer is exact or its interval excludes zero.",
+    "open": "this project asks a question, and the interval contains zero, or no effect was measured.",
 }
 #: Answers that follow all others on pages.
 UNSETTLED = ("undecided", "open")
@@ -46,20 +46,20 @@ _AFTER = ("of ", "in ", "nats", "doublings", "layers", "positions", "bits", "ste
 
 
 def effect_sentence(shown: str, unit: str, num_seeds: int | None = None, case: str = "") -> str:
-    """Return the sentence about an effect, such as ``The measured effect is 0.5 [0.4, 0.6] layers over 5 seeds.``
+    """Return the sentence about an effect, such as ``The measured effect is 0.5 [0.4, 0.6] layers (5 seeds).``
 
     Args:
         shown: the number with its interval.
         unit: unit of the effect, with the deciding case after a comma if there are several.
-        num_seeds: number of seeds, if there are any.
+        num_seeds: number of seeds, or of cases if the unit is a fraction of cases.
         case: name of the effect that decides.
     """
     unit, _, own = ("in accuracy" if unit == "accuracy" else unit).partition(", ")
-    seeds = f" over {num_seeds} seeds" if (num_seeds or 0) > 1 else ""
+    seeds = f" ({num_seeds} seeds)" if (num_seeds or 0) > 1 else ""
+    begin = f"In the weakest case ({case or own}), which decides, the" if own else "The"
     if unit.startswith("fraction of ") and unit.endswith(_COUNTED):
-        effect = f"fraction of {shown} of the {unit.removeprefix('fraction of ')} meets the criterion{seeds}."
-        return f"In the weakest case, which decides ({case or own}), a {effect}" if own else f"A {effect}"
-    begin = f"In the weakest case, which decides ({case or own}), the" if own else "The"
+        cases = f"{num_seeds or ''} {unit.removeprefix('fraction of ')}".strip()
+        return f"{begin} criterion is met by a fraction of {shown} of the {cases}."
     if not unit or unit.startswith(_AFTER):
         return f"{begin} measured effect is {shown} {unit}".rstrip() + f"{seeds}."
     return f"{begin} measured effect ({unit}) is {shown}{seeds}."

@@ -13,5 +13,5 @@ def figures_of(experiment: str, tables: Tables) -> list[Figure]:
     figures: list[Figure] = found.figures(tables)
     if found.in_paper is not None and figures:
         place, words = found.in_paper
-        figures[0] = replace(figures[0], caption=f"{figures[0].caption} The paper: “{words}” ({place})")
+        figures[0] = replace(figures[0], caption=f"{figures[0].caption} The paper ({place}): “{words}”")
     return figures
