@@ -122,12 +122,12 @@ def _shown(tables: lab.Tables) -> lab.Figure:
         panels.append(lab.lines(f"{task_title(task)}, position {at}", *series, **shown))
     return lab.Figure(
         name="evaluation-loss",
-        title="Evaluation loss at one position against training",
+        title="Evaluation loss at one position, by number of training sequences",
         caption=(
-            "Curves show the distance of a model's answer from the exact one, at the position that the panel names, "
-            "against the number of training sequences. All models of a task see equally many sequences. At scales smoke "
-            "and paper Transformers have the doubling curriculum: a position is first trained when its stage begins. "
-            "Cyclic-HARD includes only positions with a label of the state. Bands are 95 % intervals over seeds."
+            "Curves show the distance of a model's answer from the exact one, at the position in the panel's title, "
+            "against the number of training sequences. All models of a task see equally many sequences. At the scales "
+            "smoke and paper, Transformers are trained on prefixes that double in length. For Cyclic-HARD only positions "
+            "with a label of the state count. Bands are 95 % intervals over seeds."
         ),
         panels=tuple(panels),
     )
@@ -155,8 +155,8 @@ def _explorer(rows: lab.Rows) -> lab.Figure:
     )
     return lab.Figure(
         name="every-position",
-        title="Every task, model and position",
-        caption="Evaluation loss against training sequences, for each task, model and position. Bands are 95 % intervals.",
+        title="Evaluation loss in training, for a choice of task, model and position",
+        caption="Curves show the evaluation loss against the number of training sequences. Bands are 95 % intervals.",
         panels=(panel,),
     )
 

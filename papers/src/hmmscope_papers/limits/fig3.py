@@ -41,7 +41,7 @@ _COMMON = {"error_rates": [0.05, 0.1], "definition": "prefix", "last_epochs": 3,
 class LimitsFig3(GridExperiment):
     """Fit lengths by task and depth, on the grid of Figure 2 and Table 3."""
 
-    title = "Fit length of Transformers against depth"
+    title = "Fit length of Transformers by number of layers"
     in_paper = "[Limits] §4.3", "The scaling curves reveal that tasks can be roughly categorized into three classes"
     summary = (
         "The fit length of a model is the number of positions, counted from the first, up to which its evaluation loss "
@@ -129,11 +129,11 @@ def _lengths_figure(tables: lab.Tables) -> lab.Figure:
         name="fit-length",
         title="Fit length against depth",
         caption=(
-            f"The fit length is {which} the evaluation loss is below the error rate, in each of the last epochs. The RNN "
-            "fits the whole sequence where its line covers the dotted line. Where the paper claims at least 2^layers "
-            "positions, a line shows them, cut at the sequence length. The constant answer is the mean of all exact ones. "
-            "A ring marks a depth that still learns: its fit length changed by 7 % or more over the second half of the "
-            "training (mean over seeds). Bands are 95 % intervals over seeds."
+            f"The fit length is {which} the evaluation loss is below the error rate, in each of the last epochs. If the "
+            "RNN fits the whole sequence, its line covers the dotted line. On tasks for which the paper claims at least "
+            "2^layers positions, a line shows this number, cut at the sequence length. The constant answer is the mean of "
+            "the exact answers. A ring marks a depth that has not converged, because its fit length changed by 7 % or "
+            "more over the second half of the training (mean over seeds). Bands are 95 % intervals over seeds."
         ),
         panels=tuple(panels),
     )
@@ -155,9 +155,9 @@ def _positions_figure(tables: lab.Tables) -> lab.Figure:
         name="loss-by-position",
         title="Evaluation loss by position after training",
         caption=(
-            "Curves show the evaluation loss on fresh samples, at least "
-            f"{min(row['samples'] for row in rows):,} at each position. The baselines are a constant answer and exact "
-            "filters that see only the last observations. Bands are 95 % intervals over seeds."
+            f"Curves show the evaluation loss on fresh samples (at least {min(row['samples'] for row in rows):,} at each "
+            "position). The baselines are a constant answer and exact filters that see only the last observations. Bands "
+            "are 95 % intervals over seeds."
         ),
         panels=tuple(panels),
     )
@@ -172,8 +172,8 @@ def _explorer(tables: lab.Tables) -> lab.Figure:
     panel = lab.Explorer(title="", choices=("task", "model"), curves=tuple(curves), **shown)
     return lab.Figure(
         name="every-model",
-        title="Every task and model",
-        caption="Evaluation loss by position, for each task and model, with all baselines. Bands are 95 % intervals.",
+        title="Evaluation loss by position, for a choice of task and model",
+        caption="Curves show the evaluation loss by position, with all baselines. Bands are 95 % intervals over seeds.",
         panels=(panel,),
     )
 
@@ -187,11 +187,11 @@ def _training_figure(rows: lab.Rows) -> lab.Figure:
         panels.append(lab.lines(task_title(task), *models, **shown))
     return lab.Figure(
         name="length-over-training",
-        title="Fit length while training",
+        title="Fit length during training",
         caption=(
-            "Curves show the interpolated position at which the evaluation loss of one evaluation crosses "
-            f"{rows[0]['error_rate']:g}. If a curve still rises at the end, its fit length depends on the budget. Bands are "
-            "95 % intervals over seeds."
+            "The fit length here is the (interpolated) position at which the evaluation loss, measured once, exceeds "
+            f"{rows[0]['error_rate']:g}. If a curve still rises at the end, more training could increase the fit length. "
+            "Bands are 95 % intervals over seeds."
         ),
         panels=tuple(panels),
     )

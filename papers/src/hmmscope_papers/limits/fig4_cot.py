@@ -34,7 +34,7 @@ class Figure4CoT(lab.Experiment):
     """A shallow Transformer for each task with several block lengths; block length 0 means no chain-of-thought."""
 
     title = "Block chain-of-thought lets a shallow Transformer follow long sequences"
-    in_paper = "[Limits] Fig. 4", "The evaluation loss reduces dramatically with 8/12 block CoT"
+    in_paper = "[Limits] Fig. 4, on blocks of 8 and 12", "The evaluation loss reduces dramatically with 8/12 block CoT"
     summary = (
         "A Transformer that is too shallow for its sequences receives its own answer after every b observations (block "
         "chain-of-thought). With b = 1 a layer has to make only one step of the process at a time. If b exceeds the number "
@@ -188,10 +188,11 @@ def _training_figure(rows: lab.Rows) -> lab.Figure:
     ]
     return lab.Figure(
         name="error-over-training",
-        title="Loss at the last position over training",
+        title="Loss at the last position during training, by block length",
         caption=(
-            "Curves show the evaluation loss at one position against the epoch (a twentieth of the training at reduced "
-            "scales), for each block length b. The optimum is 0. Lines are means over seeds; bands are 95 % intervals."
+            "Curves show the evaluation loss at the last position against the epoch, if the model receives its own answer "
+            "after every b observations (block length b). The optimum is 0. Lines are means over seeds, bands 95 % "
+            "intervals."
         ),
         panels=tuple(panels),
     )
@@ -209,10 +210,11 @@ def _blocks_figure(rows: lab.Rows) -> lab.Figure:
         panels.append(lab.lines(task, *series, x_label="position t", y_label="evaluation loss", y_min=0.0))
     return lab.Figure(
         name="error-by-position",
-        title="How far each block length reaches",
+        title="Loss by position, for each block length",
         caption=(
-            "Curves show the evaluation loss by position for each block length b (the model receives its own answers), "
-            "before training, and for a constant answer. Lines are means over seeds; bands are 95 % intervals."
+            "Curves show the evaluation loss by position if the model receives its own answer after every b observations "
+            "(block length b), before training, and for a constant answer. Lines are means over seeds, bands 95 % "
+            "intervals."
         ),
         panels=tuple(panels),
     )
@@ -233,10 +235,10 @@ def _final_figure(rows: lab.Rows) -> lab.Figure:
     position = rows[0]["chosen_position"]
     return lab.Figure(
         name="block-length",
-        title="Effect of the block length",
+        title="Fit length and loss by block length",
         caption=(
-            f"Left: fit length at the error rate 0.05. Right: evaluation loss at position {position}. Horizontal lines are "
-            "the values without chain-of-thought. Lines are means over seeds; bands are 95 % intervals."
+            f"Left: number of positions with an evaluation loss below 0.05. Right: evaluation loss at position {position}. "
+            "Horizontal lines are the values without chain-of-thought. Lines are means over seeds, bands 95 % intervals."
         ),
         panels=(panel("fit_0.05", "0.05-fit length"), panel("error", f"evaluation loss at position {position}")),
     )

@@ -135,7 +135,7 @@ def _together(rows: lab.Rows) -> lab.Figure:
     layers = rows[0]["layers"]
     return lab.Figure(
         name="errors-by-position",
-        title="Error by position, for five speeds of mixing",
+        title="Error by position, for five mixing speeds",
         caption=(
             "Curves show half the L1 distance from the exact belief (the optimum is at 0) against the number of "
             f"observations. Left: a Transformer of {layers} layer{'s' * (layers > 1)}. Right: the uniform distribution, "
@@ -161,7 +161,7 @@ def _one_by_one(rows: lab.Rows) -> lab.Figure:
         panels.append(lab.lines(f"backward {probability:g}", *series, **shown))
     return lab.Figure(
         name="errors-beside-the-uniform-law",
-        title="Each process compared with a predictor that sees a window",
+        title="Error by position, compared with a predictor that sees only the last observations",
         caption=(
             "Curves show the error by position of the Transformer and the RNN, of the uniform distribution, and of the "
             "Transformer before training, on the same samples; there is a panel for each backward probability. Lines are "

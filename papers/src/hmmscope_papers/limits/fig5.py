@@ -27,8 +27,8 @@ _PAPER = {"head_counts": [1, 2, 4, 8, 16], "steps": 0, "rates": [0.0002, 0.001, 
 class Figure5(lab.Experiment):
     """Widths at one number of heads, heads at one width, and learning rates of that Transformer and of the RNN."""
 
-    title = "Effect of width, heads and learning rate"
-    in_paper = "[Limits] App. C.1", "We choose the best configuration for the remaining of the tasks."
+    title = "Effect of width, number of heads and learning rate on the loss"
+    in_paper = "[Limits] App. C.1, on model sizes", "We choose the best configuration for the remaining of the tasks."
     summary = (
         "Transformers with different widths of the residual stream and different numbers of heads are trained with the same "
         "recipe. The paper chose 8 heads and width 512 in such a study, and does not report the alternatives. A Transformer "
@@ -172,7 +172,7 @@ def _figure(rows: lab.Rows, task: str) -> lab.Figure:
     width = min(rows.where(vary_heads=True).values("width"))
     return lab.Figure(
         name=f"width-and-heads-{task.lower()}",
-        title=f"Effect of width and heads, {task}",
+        title=f"Loss by width and by number of heads, {task}",
         caption=(
             f"Curves show the evaluation loss after training, averaged over positions, of models with {depths} layers. "
             f"Left: against the width, with {heads} heads. Right: against the number of heads, at width {width}. Lines are "

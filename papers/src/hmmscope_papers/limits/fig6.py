@@ -33,7 +33,7 @@ _SIZES = {"error_rate": 0.1, "definition": "prefix", "last_epochs": 3}
 class LimitsFig6(lab.Experiment):
     """Transformers and the RNN, trained with and without the curriculum."""
 
-    title = "Effect of the doubling curriculum"
+    title = "Effect of a curriculum of prefixes that double in length"
     in_paper = (
         "[Limits] Fig. 6",
         "The convergence of 0.1-fit length for curriculum training is consistently faster than vanilla training.",
@@ -121,7 +121,7 @@ def _against_depth(tables: lab.Tables) -> lab.Figure:
         panels.append(lab.lines(task_title(task), *both, x_label="layers", y_label="fit length", y_min=0.0))
     return lab.Figure(
         name="fit-length-by-depth",
-        title="Fit length against depth, with and without curriculum",
+        title="Fit length by number of layers, with and without curriculum",
         caption=(
             "The fit length is the number of positions, counted from the first, with an evaluation loss below "
             f"{rows[0]['error_rate']:g} in each of the last epochs. Bands are 95 % intervals over seeds."
@@ -143,7 +143,7 @@ def _against_epoch(tables: lab.Tables) -> lab.Figure:
             panels.append(lab.lines(title, *both, x_label="epoch", y_label="fit length", y_min=0.0))
     return lab.Figure(
         name="fit-length-by-epoch",
-        title="Fit length while training",
+        title="Fit length during training, with and without curriculum",
         caption=(
             "Curves show the fit length in each single epoch. Both trainings use equally many sequences, but with the "
             "curriculum the first sequences are shorter. Bands are 95 % intervals over seeds."

@@ -52,7 +52,7 @@ _NUM_RESAMPLES = 1000
 class Table2(lab.Experiment):
     """Operations and time of one training pass of each variant; nothing is trained."""
 
-    title = "Cost of block chain-of-thought"
+    title = "Computing cost of block chain-of-thought"
     in_paper = "[Limits] before Table 2", "The time cost of b-block CoT is approximately 1/b of that of vanilla CoT."
     summary = (
         "A training pass (forward and backward) with block chain-of-thought is compared with an ordinary one. The naive "
@@ -189,11 +189,11 @@ def _ratio(ratios: np.ndarray | None, name: str) -> dict[str, float | None]:
 def _cost_figure(rows: lab.Rows) -> lab.Figure:
     return lab.Figure(
         name="operations",
-        title="Operations of a training pass",
+        title="Floating-point operations of a training pass, by block length",
         caption=(
             "Curves show the floating-point operations of a forward and backward pass as a multiple of those without "
-            "chain-of-thought (the line at 1). The naive algorithm needs ceil(T / b) passes; the two-phase algorithm "
-            "gives the same gradients."
+            "chain-of-thought (the line at 1). With blocks of length b, the naive algorithm needs ceil(T / b) passes over "
+            "T positions; the two-phase algorithm computes the same gradients in one pass."
         ),
         panels=tuple(
             _panel(own, task, "flops_ratio", "operations relative to no chain-of-thought")
@@ -216,11 +216,11 @@ def _times_figure(rows: lab.Rows) -> lab.Figure:
         panels.append(_panel(own, task, "to_plain", "time relative to no chain-of-thought", printed))
     return lab.Figure(
         name="times",
-        title="Time of a training pass",
+        title="Time of a training pass, by block length",
         caption=(
             "Curves show the time of a forward and backward pass as a multiple of the time without chain-of-thought "
-            "(median and 95 % interval over interleaved rounds). They are compared with the number of passes, ceil(T "
-            "/ b), and with the ratios of the seconds per epoch that Table 2 prints (four GPUs)."
+            "(median and 95 % interval over interleaved rounds). They are compared with the number of passes, ceil(T / b) "
+            "for block length b and T positions, and with ratios of the seconds per epoch that Table 2 prints (four GPUs)."
         ),
         panels=tuple(panels),
     )

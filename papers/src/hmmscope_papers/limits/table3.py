@@ -48,7 +48,7 @@ _COMMON = {"backward": [0.01]}
 class LimitsTable3(GridExperiment):
     """Losses on the grid of Figures 2 and 3, and lower bounds at the paper's sizes."""
 
-    title = "Final losses and their lower bounds"
+    title = "Final losses of the RNN and of Transformers, with lower bounds"
     in_paper = (
         "[Limits] App. C.3",
         "the fitting ability of Transformers on the MatMul, Cyclic-DET and Cyclic-RND model is much worse than RNNs",
@@ -163,10 +163,10 @@ def _losses_figure(rows: lab.Rows) -> lab.Figure:
         name="final-losses",
         title="Final losses",
         caption=(
-            "Bars show two losses averaged over positions: that on the training samples of the last epoch, and that on "
-            "fresh samples. The line across a group is the loss of the exact answer on the fresh samples. Training samples "
-            "are seen once (at scale paper they are a fixed set). “Printed” marks final training losses of the paper, for "
-            "length 120; CT means with curriculum. Intervals are 95 % intervals over seeds."
+            "Bars show the loss on the training samples of the last epoch and the loss on fresh samples, averaged over "
+            "positions. The line across a group is the loss of the exact answer on the fresh samples. Training samples are "
+            "seen once (at scale paper they are a fixed set). “Printed” marks final training losses of the paper, for "
+            "length 120; CT means a Transformer with curriculum. Intervals are 95 % intervals over seeds."
         ),
         panels=tuple(panels),
     )
@@ -183,7 +183,7 @@ def _excess_figure(rows: lab.Rows) -> lab.Figure:
         )
     return lab.Figure(
         name="excess",
-        title="Excess over the smallest possible loss",
+        title="Excess of the loss over the smallest possible loss, by number of layers",
         caption=(
             "Curves show the Kullback-Leibler divergence of the answers from the exact ones (or the squared distance), "
             "averaged over positions of fresh samples. Lines are geometric means over seeds; bands are 95 % intervals of "

@@ -33,7 +33,7 @@ _COMMON = {"backward": [0.01, 0.03, 0.05]}
 class LimitsTable4(GridExperiment):
     """The deepest Transformers of the grid of Figure 3; at scale paper also MatMul trained twice as long."""
 
-    title = "Has the deepest Transformer converged?"
+    title = "Has the training of the deepest Transformer converged?"
     in_paper = "[Limits] Table 4", "The training for MatMul converges much slower than the other two tasks."
     summary = (
         "The training loss of the deepest Transformer in the last part of its training, on cycles and on products of "
@@ -135,8 +135,8 @@ def _figure(tables: lab.Tables) -> lab.Figure:
         title="Training loss of the deepest Transformer",
         caption=(
             "Curves show the mean loss over each epoch of training, the loss on held-out samples, the smallest possible "
-            "loss, and the loss of a constant answer (the mean of the exact answers). The printed losses are those of the "
-            "paper for 7 layers and length 120. Bands are 95 % intervals over seeds."
+            "loss, and the loss of a constant answer (the mean of the exact answers). “Printed” marks losses of the paper, "
+            "for 7 layers and length 120. Bands are 95 % intervals over seeds."
         ),
         panels=tuple(panels),
     )

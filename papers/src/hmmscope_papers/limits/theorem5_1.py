@@ -42,7 +42,7 @@ class Theorem51(lab.Experiment):
     """The theorem's weights on cycles, random automata, word problems and products of orthogonal matrices."""
 
     title = "A ReLU RNN of width n·m follows a deterministic HMM exactly"
-    in_paper = "[Limits] Theorem 5.1", "approximating the belief state sequence of length T with no error."
+    in_paper = "[Limits] Theorem 5.1, on an RNN", "approximating the belief state sequence of length T with no error."
     summary = (
         "Theorem 5.1 of [Limits] gives the weights of a one-layer ReLU RNN whose hidden state (width n·m for n states and "
         "m symbols) contains the belief state of a deterministic HMM, or a product of orthogonal matrices, without error. "
@@ -181,12 +181,12 @@ def _error_figure(rows: lab.Rows) -> lab.Figure:
     }
     return lab.Figure(
         name="error-by-length",
-        title="The only error is rounding",
+        title="The network for MatMul has only rounding errors",
         caption=(
-            "Curves show the largest error of any coordinate up to each step, for products of random orthogonal 5 x 5 "
-            "matrices, in float64 (left) and float32 (right). Lines are medians; bands are ranges over instances. For "
-            "cyclic-det, random-automaton and word-problem the error is exactly zero in both number types at every length, "
-            "so this axis cannot show it."
+            "Curves show the largest error of any coordinate up to each step, when the network multiplies random "
+            "orthogonal 5 x 5 matrices (MatMul), in float64 (left) and float32 (right). Lines are medians; bands are "
+            "ranges over instances. For cyclic-det, random-automaton and word-problem the error is exactly zero in both "
+            "number types at every length, so this axis cannot show it."
         ),
         panels=(
             lab.lines("float64", band(orthogonal.where(numbers="float64"), "length", label, "model"), required, **axes),
@@ -206,11 +206,12 @@ def _scale_figure(rows: lab.Rows) -> lab.Figure:
 
     return lab.Figure(
         name="error-by-scale",
-        title="Smallest α that works",
+        title="Error of the network, by its constant α",
         caption=(
-            "Left: error against the constant α of the construction, in float64 (median, with the range over instances). "
-            f"Right: fraction of instances with an error above {FAILURE:g}. The theorem uses α = 4 ‖b_0‖, but α = 2 ‖b_0‖ "
-            "is enough: from there on the error on cycles is exactly zero, and for smaller α it grows without bound."
+            "The constant α of the construction is shown relative to the norm of the initial vector b_0. Left: error in "
+            "float64 (median, with the range over instances). Right: fraction of instances with an error above "
+            f"{FAILURE:g}. The theorem uses α = 4 ‖b_0‖, but α = 2 ‖b_0‖ is enough, because from there on the error on "
+            "cycles is exactly zero, and for smaller α the error grows without bound."
         ),
         panels=(
             lab.lines(
@@ -250,11 +251,11 @@ def _weight_figure(rows: lab.Rows) -> lab.Figure:
 
     return lab.Figure(
         name="largest-weight",
-        title="Weights grow in proportion to the norm of the initial vector",
+        title="Largest weight of the network, by the norm of the initial belief vector",
         caption=(
-            "Curves show the largest absolute weight, bias or initial hidden unit (median, with the range over instances), "
-            "and its bound, which follows from the largest row sum of an orthogonal matrix (at most √n) or of a permutation "
-            "(1)."
+            "Curves show the largest absolute weight, bias or initial hidden unit, against the norm of the initial vector "
+            "b_0 (median, with the range over instances). The bound follows from the largest row sum of an orthogonal n x "
+            "n matrix (at most √n) or of a permutation (1)."
         ),
         panels=(panel("matmul", "Orthogonal matrices"), panel("cyclic-det", "Cycles")),
     )

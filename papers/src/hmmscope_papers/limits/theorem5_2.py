@@ -47,9 +47,9 @@ SIZE = {"cyclic-det": "num_states", "matmul": "dimension"}
 class Theorem52(lab.Experiment):
     """The theorem's weights with three product gadgets, in float64, float32 and simulated arithmetic."""
 
-    title = "A Transformer of depth log T that multiplies all matrices so far"
+    title = "A Transformer of ceil(log2 T) layers computes beliefs of deterministic HMMs"
     in_paper = (
-        "[Limits] Theorem 5.2",
+        "[Limits] Theorem 5.2, where log T-precision means O(log T) bits",
         "there exists a log T-precision Transformer approximating the belief state sequence of length T",
     )
     summary = (
@@ -203,12 +203,12 @@ def _error_figure(rows: lab.Rows) -> lab.Figure:
     paper = [f"paper's constants, {kind}" for kind in ("cycles", "orthogonal")]
     return lab.Figure(
         name="error-by-length",
-        title="The error grows in proportion to the length",
+        title="The error of the network is proportional to the sequence length",
         caption=(
             "Curves show the largest error over positions and coordinates of the network with ceil(log2 T) layers (median, "
-            "with the range over instances). Unless the legend gives λ, it is 2^(p/3), the best one for a number type of p "
-            "significand bits. The ReLU network on cycles has no error, so this axis cannot show it. Right: constants of "
-            "Eq. (E.18) in float64, with the bound of the theorem."
+            "with the range over instances). λ is the scale of the GeLU units that compute products. Unless the legend "
+            "gives λ, it is 2^(p/3), the best value for numbers of p significand bits. The ReLU network has no error on "
+            "cycles, so this axis cannot show it. Right: constants of Eq. (E.18) in float64, with the bound of the theorem."
         ),
         panels=(
             panel("float64", gadgets + truncated, "float64"),
@@ -267,11 +267,11 @@ def _weight_figure(rows: lab.Rows) -> lab.Figure:
     series.append(plain(bound, "length", f"1/η = (8n)^(L+1) T, n = {states[-1]}", "ceiling", y="formula"))
     return lab.Figure(
         name="largest-weight",
-        title="Weights are polynomial in the length",
+        title="The largest weight is polynomial in the sequence length T",
         caption=(
             "Curves show the largest weight with the constants of the paper, for each number n of states. It is the output "
-            "weight √(2π)λ²/8 of the product gadget; λ² is proportional to 1/η, so the weight grows as T to the power "
-            "1 + log2(8n)."
+            "weight √(2π)λ²/8 of the GeLU units that compute products with scale λ. Because λ² is proportional to 1/η (η: "
+            "accuracy of Eq. (E.18)), the weight grows as T to the power 1 + log2(8n)."
         ),
         panels=(lab.lines("", *series, x_label="length T", y_label="largest weight", log_x=True, log_y=True),),
     )
@@ -287,11 +287,11 @@ def _scale_figure(tables: lab.Tables) -> lab.Figure:
     of_bits = [band(best, "bits", "best λ", "model"), plain(theory, "bits", "2^(-2p/3)", "ceiling")]
     return lab.Figure(
         name="gadget-scale",
-        title="The constant of the product gadget: truncation against cancellation",
+        title="Error of one GeLU product, by the scale λ of its units",
         caption=(
-            "Left: largest error of one GeLU product over random factors in [-1, 1], against λ, in simulated arithmetic "
-            "of p bits and in float64 (53 bits). Right: the same error at the best λ, against p. Lines are medians; bands "
-            "are ranges over sets of factors."
+            "Small λ cause truncation errors, large λ cancellation. Left: largest error of one GeLU product over random "
+            "factors in [-1, 1], against λ, in simulated arithmetic of p bits and in float64 (53 bits). Right: the same "
+            "error at the best λ, against p. Lines are medians; bands are ranges over sets of factors."
         ),
         panels=(
             lab.lines("", *of_scale, x_label="λ", y_label="error of a product", log_x=True, log_y=True),

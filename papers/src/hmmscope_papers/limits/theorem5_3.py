@@ -48,9 +48,9 @@ GELU_POWERS = {"float64": range(8, 20), "float32": range(2, 12)}
 class Theorem53(lab.Experiment):
     """The theorem's weights in simulated p-bit arithmetic, float64 and float32."""
 
-    title = "A Transformer and a normaliser compute beliefs to e^-T, given O(T) bits"
+    title = "With O(T) bits, a Transformer and a normaliser compute beliefs with errors below e^-T"
     in_paper = (
-        "[Limits] Theorem 5.3",
+        "[Limits] Theorem 5.3, where T-precision means O(T) bits",
         "there exists a T-precision Transformer approximating the belief state sequence of length T",
     )
     summary = (
@@ -212,18 +212,19 @@ def _bound(lengths: list[int]) -> lab.Series:
 
 
 def _precision_figure(rows: lab.Rows) -> lab.Figure:
-    shares: list[tuple[float, str, lab.Role]] = [(1.0, "recommended bits", "model"), (0.5, "half the rate", "control")]
+    half: tuple[float, str, lab.Role] = (0.5, "half as many bits per symbol", "control")
+    shares: list[tuple[float, str, lab.Role]] = [(1.0, "recommended bits", "model"), half]
     series = [band(rows.where(share=share), "length", name, role) for share, name, role in shares]
     series.append(_bound(sorted(rows.values("length"))))
     return lab.Figure(
         name="error-in-bits",
-        title="The error is below e^-T with bits in proportion to T",
+        title="Error of the belief, if the number of bits is proportional to T",
         caption=(
             "Curves show the largest error of a belief if the whole construction (softmax attention, GeLU products and the "
-            "normaliser) runs in p-bit arithmetic, for random HMMs of 2 states and 2 symbols. Lines are medians; "
-            "bands are ranges over instances and over two sequences, a sampled one and the least likely one. The "
-            "recommended number of bits is p = T(1 + ln C)/ln 2 + 24, where 1/C is the least product of a transition "
-            "and an emission probability; half the rate means half of the first term."
+            "normaliser) runs in p-bit arithmetic, for random HMMs of 2 states and 2 symbols. Lines are medians; bands are "
+            "ranges over instances and over two sequences, a sampled one and the least likely one. The recommended number "
+            "of bits is p = T(1 + ln C)/ln 2 + 24, where 1/C is the least product of a transition and an emission "
+            "probability; “half as many bits per symbol” halves the first term."
         ),
         panels=(
             lab.lines(
@@ -240,14 +241,14 @@ def _bits_figure(tables: lab.Tables) -> lab.Figure:
     ends = tuple(pick(slopes.values("derived")) for pick in (min, max))
     return lab.Figure(
         name="bits-by-length",
-        title="Number of bits needed",
+        title="Fewest bits for an error of at most e^-T",
         caption=(
             "Left: fewest bits with an error of at most e^-T on the least likely sequence (median, with the range over "
-            "instances), and the recommended T(1 + ln C)/ln 2 + 24, where 1/C is the least product of a transition "
-            "and an emission probability. Right: slope of the fewest bits over T for each "
-            "instance, against the rate that the accuracy of the arithmetic implies. This rate is (3/2)(1 + max(ln C / 2, "
-            "h))/ln 2 with GeLU products, (1 + h/2)/ln 2 with exact products in the residual stream, and 1/ln 2 with "
-            "exact products in a separate slot. Here h is -ln P of the sequence per observation."
+            "instances), and the recommended T(1 + ln C)/ln 2 + 24, where 1/C is the least product of a transition and an "
+            "emission probability. Right: slope of the fewest bits over T for each instance, against the rate that "
+            "rounding errors imply. This rate is (3/2)(1 + max(ln C / 2, h))/ln 2 with GeLU products, (1 + h/2)/ln 2 with "
+            "exact products in the residual stream, and 1/ln 2 with exact products in a separate slot. Here h is "
+            "-ln(probability of the sequence) per observation."
         ),
         panels=(
             lab.lines(
@@ -282,14 +283,14 @@ def _floats_figure(rows: lab.Rows) -> lab.Figure:
 
     return lab.Figure(
         name="error-in-floats",
-        title="Hardware floats do not reach the bound",
+        title="With hardware floats the error exceeds the bound e^-T",
         caption=(
             "Curves show the largest error over sampled sequences of RanHMM with 5 states and 5 symbols (median, with the "
-            "range over instances). “Own slot” writes the product to a separate slot, and the normaliser divides. "
-            "“Residual” updates the residual stream as the theorem does, with exact products. “Residual” and the GeLU "
-            "products (with the best λ) use a true division. No point is shown if a sum is zero. Errors above one "
-            "belong to answers that "
-            "are not probabilities. In float32 the own slot fails once the probability of the observations underflows."
+            "range over instances). “Own slot” writes products to separate coordinates of the stream, and the normaliser "
+            "divides. “Residual” updates the residual stream as the theorem does, with exact products. “Residual” and the "
+            "GeLU products (with the best λ) use a true division. No point is shown if a sum is zero. Errors above one "
+            "belong to answers that are not probabilities. In float32, “own slot” fails once the probability of the "
+            "observations underflows."
         ),
         panels=(panel("float64"), panel("float32")),
     )
@@ -312,12 +313,13 @@ def _normaliser_figure(rows: lab.Rows) -> lab.Figure:
 
     return lab.Figure(
         name="normaliser-sums",
-        title="Gates bring any sum into [1, 3]",
+        title="Range of the sums after each gate of the normaliser",
         caption=(
             "Curves show the largest and the smallest sum of the scaled vector after each gate of the normaliser, over "
             "sampled sequences, positions and instances of RanHMM (5 states, 5 symbols), in long double. Sums of 10^40 and "
-            "more are cut off. With the printed exponents floor(T / 2^(k+1)) the last sums stay far above 3, and the series "
-            "that the network computes from them diverges."
+            "more are cut off. With exponents T / 2^(k+1) of gate k, the last sums lie in [1, 3]. With the printed "
+            "exponents floor(T / 2^(k+1)) they stay far above 3, and the series that the network computes from them "
+            "diverges."
         ),
         panels=(panel("real", "Exponents T / 2^(k+1)"), panel("floor", "As printed, rounded down")),
     )

@@ -55,7 +55,10 @@ class Theorem2(Experiment):
     """The theorem's network on weakly revealing HMMs, one process per instance; see `process`."""
 
     title = "A Transformer built to predict the next symbols together"
-    in_paper = "[MultiTask] §4.3", "Transformers can still learn HMMs efficiently under such “weak revealing” case"
+    in_paper = (
+        "[MultiTask] §4.3, on observations that do not distinguish the states",
+        "Transformers can still learn HMMs efficiently under such “weak revealing” case",
+    )
     summary = (
         "Theorem 2 of [MultiTask] as explicit weights: if a single symbol does not distinguish the hidden states, "
         "the network fits the joint one-hot vector of the next k symbols by least squares. The network is run, and every "
