@@ -21,10 +21,9 @@ from typing import Any
 
 import kept_results
 
-from hmmscope.lab.evidence.answers import answer_of
 from hmmscope.lab.evidence.derived import figures_of
 from hmmscope.lab.evidence.ledger import read_tables
-from hmmscope.lab.evidence.verdicts import DECIDED
+from hmmscope.lab.evidence.verdicts import DECIDED, answer_of
 from hmmscope.lab.experiments.experiment import experiment_named
 from hmmscope.lab.report.explorer import without_choices
 from hmmscope.lab.report.latex import as_latex
@@ -88,7 +87,7 @@ def where(row: dict[str, Any]) -> str:
 
 def short(text: str) -> str:
     """Return the first sentence of a finding."""
-    return re.split(r"(?<=[a-z0-9)\]%])\. (?=[A-Z])", text.removeprefix("Not tested: "))[0].rstrip(".") + "."
+    return re.split(r"(?<=[a-z0-9)\]%])\. (?=[A-Z])", text.removeprefix("Undecided: "))[0].rstrip(".") + "."
 
 
 def decided(rows: list[dict[str, Any]]) -> str:
@@ -109,7 +108,7 @@ def decided(rows: list[dict[str, Any]]) -> str:
 
 def verdict(row: dict[str, Any]) -> str:
     marks = [mark for mark, has in (("exploratory", row["exploratory"]), ("fragile", row["fragile"])) if has]
-    return rf"\textbf{{{answer_of(row['verdict'])}}} ({', '.join([row['verdict'], *marks])})"
+    return rf"\textbf{{{answer_of(row['verdict'])}}}" + (f" ({', '.join(marks)})" if marks else "")
 
 
 def undecided(rows: list[dict[str, Any]]) -> str:

@@ -15,7 +15,7 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
-from hmmscope.lab.evidence.verdicts import DECIDED
+from hmmscope.lab.evidence.verdicts import DECIDED, answer_of
 
 ROOT = Path(__file__).parents[1]
 HEADLINES = ROOT / "tests" / "evidence" / "headlines.txt"
@@ -36,21 +36,21 @@ Markov model (HMM).
 * **Effect**: value [lower and upper end of its 95 % interval over independently trained seeds, or over instances]. If
   a claim has several effects, all must satisfy the rule, and the sheet shows the worst.
 * **Rule**: the decision rule, with the smallest effect that matters. *At least 0.1 (above 0 for support in sign only)*:
-  **reproduced** if the whole interval is at least 0.1; **reproduced in sign** if it is above 0 but includes values below
-  0.1; **not reproduced** if it stays below 0.1; **inconclusive** otherwise. *At most* is the reverse. *Between 0.95 and
+  **supported** if the whole interval is at least 0.1; **supported in sign** if it is above 0 but includes values below
+  0.1; **contradicted** if it stays below 0.1; **undecided** otherwise. *At most* is the reverse. *Between 0.95 and
   1.05* concerns the whole interval. *Every instance*: one counterexample refutes the claim, and a few instances without
   one are not enough to confirm it.
-* **Gates**: preconditions, open if they hold and closed if they fail. One closed gate makes the verdict **not
-  tested**, whatever the effect; this verdict is evidence neither for nor against the paper. *Learned*: the models are
-  better than a control that learned nothing. *Matched*: the compared models had equal budgets. *Converged*: training
-  twice as long would not change the verdict. *Regime*: the setting matches the paper's statement.
+* **Gates**: preconditions, open if they hold and closed if they fail. One closed gate makes the answer **undecided**
+  (in files: *not tested*), whatever the effect; it is evidence neither for nor against the paper. *Learned*: the
+  models are better than a control that learned nothing. *Matched*: the compared models had equal budgets.
+  *Converged*: training twice as long would not change the answer. *Regime*: the setting matches the paper's statement.
 * **Power**: the fraction of 1000 simulated experiments, with the real number of seeds, in which the rule gives
-  *reproduced* if the true effect is the paper's (or twice the smallest effect that matters, if the paper prints none).
-  The simulations also give the rates of two errors: denying this true effect, and confirming an effect of zero. A
-  verdict against a claim requires a rate of at most 0.05 for the first error, and a verdict for a claim requires this
-  rate for the second. With a power below 0.5 the size of the effect is uncertain, and the verdict is at most
-  *reproduced in sign*.
-* **Budget**: models trained for less than the paper's get the verdict **not at this budget** if more training could
+  *supported* if the true effect is the paper's (or twice the smallest effect that matters, if the paper prints none).
+  The simulations also give the rates of two errors: denying this true effect, and confirming an effect of zero. An
+  answer against a claim requires a rate of at most 0.05 for the first error, and an answer for a claim requires this
+  rate for the second. With a power below 0.5 the size of the effect is uncertain, and the answer is at most
+  *supported in sign*.
+* **Budget**: models trained for less than the paper's get the answer **contradicted at this budget** if more training could
   still confirm the claim.
 * **Differs**: our setting, with the paper's setting in brackets. T is the length of the sequences.
 * **Standing**: *exploratory* means that the rule was written or changed after its data were seen, or that the scale is
@@ -84,8 +84,8 @@ def section(number: int, row: dict[str, Any], said: dict[str, str]) -> str:
     answer = said.get("answer", _OPEN)
     if "by" in said:
         answer += f" (Reviewed by {said['by']}.)"
-    if said.get("verdict", row["verdict"]) != row["verdict"]:
-        answer += f" (Answered when the verdict was {said['verdict']}.)"
+    if answer_of(said.get("verdict", row["verdict"])) != answer_of(row["verdict"]):
+        answer += f" (Reviewed when the verdict was {answer_of(said['verdict'])}.)"
     lines = {
         "The paper": f"“{said['sentence']}” ({row['source']})",
         "Terms": said["words"],
@@ -104,7 +104,7 @@ def section(number: int, row: dict[str, Any], said: dict[str, str]) -> str:
             ]
         ),
         "Result": row["text"],
-        "**Verdict**": f"**{row['verdict']}**",
+        "**Verdict**": f"**{answer_of(row['verdict'])}**",
         "**Answer**": answer,
     }
     told = "\n".join(f"* {what}: {text}" for what, text in lines.items())

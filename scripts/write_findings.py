@@ -17,8 +17,8 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from hmmscope.lab.evidence.answers import ANSWERS, MEANINGS, answer_of, effect_sentence, scope_of
-from hmmscope.lab.evidence.verdicts import DECIDED
+from hmmscope.lab.evidence.answers import MEANINGS, effect_sentence, scope_of
+from hmmscope.lab.evidence.verdicts import DECIDED, answer_of
 from hmmscope.storage import store
 from hmmscope.text import in_digits
 
@@ -186,16 +186,8 @@ def reasons(entry: dict[str, Any], ledger: dict[str, dict[str, Any]], plans: dic
         if row["verdict"] == "not at this budget":
             told.append(f"The models were measured {row['budget']}; more training could still confirm the claim.")
         said = f"*{answer_of(row['verdict']).capitalize()}{why}* (`{name}`): {row['says']}"
-        lines.append(f"{said} {VERDICTS_IN.sub(as_answers, ' '.join(told))}")
+        lines.append(f"{said} {' '.join(told)}")
     return lines
-
-
-#: Verdicts of a ledger in the text of a precondition.
-VERDICTS_IN = re.compile(rf"\bfrom ({'|'.join(ANSWERS)}) to ({'|'.join(ANSWERS)})(?=\.)")
-
-
-def as_answers(found: re.Match) -> str:
-    return f"from {answer_of(found[1])} to {answer_of(found[2])}"
 
 
 def section(paper: dict[str, Any], ledger: dict[str, dict[str, Any]], plans: dict[str, str]) -> str:

@@ -35,7 +35,7 @@ from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 
 from hmmscope import registry
-from hmmscope.lab.evidence.answers import ANSWERS, MEANINGS, UNSETTLED, answer_of, effect_sentence
+from hmmscope.lab.evidence.answers import MEANINGS, UNSETTLED, effect_sentence
 from hmmscope.lab.evidence.claim import claims_of
 from hmmscope.lab.evidence.derived import figures_of
 from hmmscope.lab.evidence.effects import Effect
@@ -43,7 +43,7 @@ from hmmscope.lab.evidence.figure import Figure, Heatmap
 from hmmscope.lab.evidence.finding import OURS, Finding
 from hmmscope.lab.evidence.ledger import SCALES, LedgerRow, as_markdown, ledger, read_tables
 from hmmscope.lab.evidence.rows import Rows
-from hmmscope.lab.evidence.verdicts import DECIDED
+from hmmscope.lab.evidence.verdicts import DECIDED, answer_of
 from hmmscope.lab.experiments.derived_findings import derive_again
 from hmmscope.lab.experiments.experiment import Experiment, experiment_named
 from hmmscope.lab.report.differences import verdict_summary
@@ -542,7 +542,7 @@ def decided() -> list[Path]:
 
 
 def changes(before: list[dict[str, Any]], entries: Sequence[LedgerRow]) -> list[str]:
-    """List rows whose verdict differs from an older ledger's, with the reason; group questions by their new verdict."""
+    """List rows whose verdict differs from an older ledger's, with the answers and the reason; group questions."""
     known = {row["claim"]: row.get("verdict") for row in before}
     lines = ["| claim | before | now | what decides now |", "|---|---|---|---|"]
     became: dict[str, list[str]] = {}
@@ -553,7 +553,8 @@ def changes(before: list[dict[str, Any]], entries: Sequence[LedgerRow]) -> list[
         if entry.claim.is_question:
             became.setdefault(finding.verdict, []).append(f"`{name}`")
             continue
-        lines.append(f"| `{name}` | {known.get(name, 'new')} | {finding.verdict} | {_why(entry)} |")
+        was = answer_of(known[name]) if known.get(name) else "new"
+        lines.append(f"| `{name}` | {was} | {answer_of(finding.verdict)} | {_why(entry)} |")
     lines += [""] + [f"Of questions that were *found*, {len(names)} are {what}." for what, names in became.items()]
     lines += [f"Open are {', '.join(became['open'])}."] if "open" in became else []
     gone = sorted(known.keys() - {entry.claim.name for entry in entries})
@@ -610,8 +611,7 @@ def main() -> None:
     store.write_text(PAGES.parent / "papers.md", "\n".join(papers()))
     store.write_text(BENCH, with_board(BENCH.read_text("utf-8")))
     entries = ledger(decided(), examined=True)
-    said = "; ".join(f"*{verdict}* is {answer}" for verdict, answer in ANSWERS.items() if verdict != answer)
-    said = f"In [answers for readers](../findings.md#how-to-read-the-answers), {said}."
+    said = "[Findings](../findings.md#how-to-read-the-answers) define *supported* and the other answers."
     linked = [re.sub(r"^## (\S+)$", r"## [\1](\1.md)", line) for line in as_markdown(entries)]
     store.write_text(PAGES / "ledger.md", "\n".join(["# The ledger as text", "", said, "", *linked]) + "\n")
     rows = [entry.row() for entry in entries]

@@ -10,8 +10,8 @@ import pytest
 
 from hmmscope import registry
 from hmmscope.errors import InputError
-from hmmscope.lab.evidence.answers import ANSWERS, answer_of, scope_of
-from hmmscope.lab.evidence.verdicts import CONFIRMED, DECIDED, OF_QUESTIONS, VERDICTS
+from hmmscope.lab.evidence.answers import scope_of
+from hmmscope.lab.evidence.verdicts import ANSWERS, CONFIRMED, DECIDED, OF_QUESTIONS, VERDICTS, answer_of
 from script_modules import script
 
 ROOT = Path(__file__).parents[1]

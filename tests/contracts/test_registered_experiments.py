@@ -165,7 +165,7 @@ def test_smoke_runs_end_to_end(smoke: tuple[str, Path], capsys: pytest.CaptureFi
     findings = store.read_json(out / "findings.json")
     assert findings
     for finding in findings:
-        assert (finding["verdict"], finding["text"]) == ("not tested", "Not tested: smoke.")
+        assert (finding["verdict"], finding["text"][:22]) == ("not tested", "Undecided: scale smoke")
         assert "value" not in finding
         assert str(escape(finding["title"])) in page
     assert page.count('class="label not-tested"') == len(findings) + 1  # the first stands above the figures too

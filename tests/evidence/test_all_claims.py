@@ -93,7 +93,7 @@ def test_findings_are_whole(folder: str) -> None:
             assert finding.low < finding.high, claim.name
             assert all(gate.is_open for gate in finding.gates), claim.name
         if finding.verdict == "not tested":
-            assert finding.text.startswith("Not tested: "), claim.name
+            assert finding.text.startswith("Undecided: "), claim.name
 
 
 @pytest.mark.parametrize("folder", FOLDERS)

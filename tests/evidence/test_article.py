@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from hmmscope.lab.evidence.answers import answer_of
+from hmmscope.lab.evidence.verdicts import answer_of
 
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "scripts"))

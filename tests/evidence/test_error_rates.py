@@ -217,4 +217,4 @@ def test_two_seeds_with_the_same_rows_are_one() -> None:
     assert made.evaluate(drawn).verdict != "not tested"
     refused = made.evaluate(copied)
     assert refused.verdict == "not tested"
-    assert refused.text.startswith("Not tested: seeds 1 and 5 have identical rows")
+    assert refused.text.startswith("Undecided: seeds 1 and 5 have identical rows")

@@ -98,7 +98,7 @@ def test_what_an_open_claim_says(rising: Claim, tmp_path: Path) -> None:
     assert open_.finding.seeds_needed > 3
     (closed,) = ledger([folder(tmp_path / "closed", {0: (0.9, 0.5), 1: (0.9, 0.52)})])
     assert closed.finding is not None
-    assert closed.finding.text.startswith("Not tested: it allows an effect of at most 0.1 (required: 0.2). ")
+    assert closed.finding.text.startswith("Undecided: it allows an effect of at most 0.1 (required: 0.2). ")
 
 
 def test_the_smallest_scale_has_no_verdicts(rising: Claim, tmp_path: Path) -> None:
@@ -106,11 +106,11 @@ def test_the_smallest_scale_has_no_verdicts(rising: Claim, tmp_path: Path) -> No
     (entry,) = ledger([folder(tmp_path / "smoke", RISES, scale="smoke")])
     assert entry.finding is not None
     found = entry.finding.to_data()
-    assert (found["verdict"], found["text"]) == ("not tested", "Not tested: smoke.")
+    assert (found["verdict"], found["text"][:22]) == ("not tested", "Undecided: scale smoke")
     assert not {"value", "low", "high", "p", "q", "gates"} & found.keys()
     assert found["rule_version"] == rising.version
     printed = "\n".join(as_text([entry]))
-    assert "not tested, smoke, 3 seeds" in printed
+    assert "undecided, smoke, 3 seeds" in printed
     assert "0.4" not in printed
 
 
@@ -333,7 +333,7 @@ def test_a_reader_can_ask_for_the_power_of_a_rule_and_for_what_turns_it(
     weak = folder(tmp_path / "weak", {0: (0.1, 0.5), 1: (0.1, 0.9), 2: (0.1, 0.6)})
     assert main(["claims", "--sensitivity", str(weak)]) == 0
     printed = capsys.readouterr().out
-    assert "-> undecided: not tested" in printed
+    assert "-> undecided, 0.6 [" in printed
     assert "too few seeds" in printed
     assert main(["claims", "--sensitivity"]) == 2
     assert "claims --sensitivity: give folders of experiments" in capsys.readouterr().err

@@ -131,7 +131,7 @@ def test_a_verdict_is_settled_if_one_more_doubling_would_not_turn_it() -> None:
     turned = Gate.converged_by_rule(Above(), clear, {"a": -1.5})
     assert not turned.is_open
     assert "changed the effect by -1.5 (a)" in turned.text
-    assert "would change the verdict from reproduced to inconclusive" in turned.text
+    assert "would change the answer from supported to undecided" in turned.text
     assert Gate.converged_by_rule(Above(), open_, {"a": 0.0}).is_open
     assert not Gate.converged_by_rule(Above(), open_, {"a": 3.0}).is_open
     assert not Gate.converged_by_rule(Above(), clear, {"a": None}).is_open  # what was not recorded does not rest

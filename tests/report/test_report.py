@@ -16,9 +16,8 @@ from PIL import Image
 
 from hmmscope.errors import DamagedError, InputError
 from hmmscope.lab.cli import main
-from hmmscope.lab.evidence.answers import answer_of
 from hmmscope.lab.evidence.figure import Figure
-from hmmscope.lab.evidence.verdicts import DECIDED
+from hmmscope.lab.evidence.verdicts import DECIDED, answer_of
 from hmmscope.lab.report import formatting as text
 from hmmscope.lab.report import interactive, page, plots, series_style
 from hmmscope.lab.report.folder import read_experiment

@@ -129,7 +129,7 @@ def test_a_verdict_has_to_outlast_one_more_doubling_of_the_training() -> None:
     for row in tables[WHILE_TRAINING]:  # shallow ones catch up by a doubling and more a layer
         row["length"] = 8.0 if row["share"] == 1 else 4.0 ** row["layers"] / 8
     assert closed(name, tables) == ["converged"]
-    assert "would change the verdict from reproduced to not reproduced" in judged(name, tables).text
+    assert "would change the answer from supported to contradicted" in judged(name, tables).text
     for row in tables[WHILE_TRAINING]:  # the others rise, and growth grows
         row["length"] = 8.0 if row["share"] < 1 else 2.0 ** row["layers"]
     assert closed(name, tables) == []
@@ -197,4 +197,4 @@ def test_error_rates_are_close() -> None:
 def test_tasks_that_were_not_measured_are_named(name: str, why: str) -> None:
     """Of Cyclic-DET alone nothing is said of the others, and no number of theirs."""
     _, tables = read_tables(RESULTS / "gpu" / "limits-fig3@cyclic-det")
-    assert re.match(rf"Not tested: {why}\. ", registry.lookup("claim", name).evaluate(tables).text)
+    assert re.match(rf"Undecided: {why}\. ", registry.lookup("claim", name).evaluate(tables).text)

@@ -4,20 +4,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from hmmscope import registry
-from hmmscope.errors import InputError
-from hmmscope.lab.evidence.verdicts import Verdict
-
-#: The answer that each verdict of a claim gives.
-ANSWERS: dict[Verdict, str] = {
-    "reproduced": "supported",
-    "reproduced in sign": "supported in sign",
-    "not reproduced": "contradicted",
-    "not at this budget": "contradicted at this budget",
-    "inconclusive": "undecided",
-    "not tested": "undecided",
-    "answered": "answered",
-    "open": "open",
-}
 
 #: What the answers mean to a reader.
 MEANINGS = {
@@ -32,12 +18,6 @@ MEANINGS = {
 }
 #: Answers that follow all others on pages.
 UNSETTLED = ("undecided", "open")
-
-
-def answer_of(verdict: str) -> str:
-    if verdict not in ANSWERS:
-        raise InputError(f"verdict: unknown {verdict!r} (known: {', '.join(ANSWERS)})")
-    return ANSWERS[verdict]
 
 
 #: Ends of units that count things, and beginnings of units that stand after a number.

@@ -31,7 +31,7 @@ class Judged:
 
     def said(self, text: str) -> str:
         if self.verdict == "not tested":
-            return f"Not tested: {self.why}. {text}".strip()
+            return f"Undecided: {self.why}. {text}".strip()
         return f"{text} ({self.why})" if self.why else text
 
 

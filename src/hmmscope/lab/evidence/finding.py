@@ -6,7 +6,7 @@ from typing import Any
 
 from hmmscope.errors import InputError
 from hmmscope.lab.evidence.effects import Effect
-from hmmscope.lab.evidence.verdicts import VERDICTS, Gate, Verdict, answer
+from hmmscope.lab.evidence.verdicts import VERDICTS, Gate, Verdict, answer, answer_of
 from hmmscope.schema import by_field, known_keys, require, require_known, to_stored, unknown_name
 
 #: Scale of tests that only run the code; its numbers get no verdict.
@@ -36,11 +36,14 @@ class TaskVerdict:
     why: str = ""
 
     def __str__(self) -> str:
-        why, number = f" ({self.why})" if self.why else "", f", {self.number}" if self.number else ""
-        return f"{self.name}: {self.verdict}{why}{number}"
+        return self._line(answer_of(self.verdict))
 
     def to_data(self) -> str:
-        return str(self)
+        return self._line(self.verdict)
+
+    def _line(self, word: str) -> str:
+        why, number = f" ({self.why})" if self.why else "", f", {self.number}" if self.number else ""
+        return f"{self.name}: {word}{why}{number}"
 
 
 #: Pattern of a `TaskVerdict` in a file.
@@ -116,7 +119,7 @@ class Finding:
         kept = {
             name: getattr(self, name) for name in ("title", "claim", "source", "operationalization", "rule_version")
         }
-        return Finding(text="Not tested: smoke.", verdict="not tested", **kept)
+        return Finding(text="Undecided: scale smoke only checks that everything runs.", verdict="not tested", **kept)
 
     def number(self) -> str:
         """Format the effect with its interval and unit, as ``0.54 [0.48, 0.60] layers``; "" without an effect."""
@@ -157,6 +160,7 @@ class Finding:
         require(missing is None, where, f"must have the key {missing}", "none")
         gates = data.get("gates", ())
         require(isinstance(gates, list | tuple), f"{where}.gates", "must be a list", gates)
+        data = data | {"text": re.sub("^Not tested: ", "Undecided: ", data["text"])}  # before version 0.3
         if data["verdict"] == "found":  # written before 2026-11-25
             data = data | {"verdict": answer(data.get("low"), data.get("high"))}
         require(

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from hmmscope.errors import DamagedError, InputError
-from hmmscope.lab.evidence.answers import answer_of
 from hmmscope.lab.evidence.claim import Claim, claims_of
 from hmmscope.lab.evidence.effects import false_discovery
 from hmmscope.lab.evidence.finding import Finding, asked_by
@@ -18,7 +17,7 @@ from hmmscope.lab.evidence.protocol import PROTOCOL, read_protocol
 from hmmscope.lab.evidence.records import deviations, folder_of, present
 from hmmscope.lab.evidence.rows import Rows, Tables
 from hmmscope.lab.evidence.sensitivity import sensitivity
-from hmmscope.lab.evidence.verdicts import DECIDED, VERDICTS
+from hmmscope.lab.evidence.verdicts import ANSWERS, DECIDED, answer_of
 from hmmscope.schema import to_stored
 from hmmscope.storage import packed, seals, store
 
@@ -322,8 +321,7 @@ def as_text(entries: Sequence[LedgerRow]) -> list[str]:
         lines.append(f"{claim.name}  {asked_by(claim.source)}  ({claim.experiment})")
         lines.append(f"  {claim.claim_text}")
         if finding is not None:
-            found = "undecided" if entry.invalid else answer_of(finding.verdict)
-            lines.append(f"  -> {found}: {', '.join(part for part in _verdict(entry) if part)}")
+            lines.append(f"  -> {', '.join(part for part in _answer(entry) if part)}")
             lines += [f"     {finding.text}", *(f"     {part}" for part in finding.parts)]
         if entry.sensitivity is not None and not claim.is_question:
             turned = f"; changes with {', '.join(entry.sensitivity)}" if entry.sensitivity else ""
@@ -337,7 +335,7 @@ def as_markdown(entries: Sequence[LedgerRow]) -> list[str]:
         lines += ["", f"## {experiment}", "", *([f"Scale {where}.", ""] if where else [])]
         names = (
             "claim",
-            "verdict",
+            "answer",
             "effect (95 % interval)",
             "measured values",
             "power",
@@ -349,19 +347,20 @@ def as_markdown(entries: Sequence[LedgerRow]) -> list[str]:
             cells = [f"{entry.claim.claim_text} ({asked_by(entry.claim.source)})", *[""] * 6]
             if entry.finding is not None:
                 number, rest = entry.finding.number(), statistics_of(entry.finding)
-                verdict = f"**{_verdict(entry)[0]}**{marks(entry)}"
+                said = f"**{_answer(entry)[0]}**{marks(entry)}"
                 each = f" By part: {'; '.join(map(str, entry.finding.parts))}." if entry.finding.parts else ""
-                cells[1:4] = [verdict, f"{number}{'; ' * bool(rest)}{rest}", entry.finding.text + each]
+                cells[1:4] = [said, f"{number}{'; ' * bool(rest)}{rest}", entry.finding.text + each]
                 cells[4:] = [str(entry.power or ""), ", ".join(entry.sensitivity or ()), "; ".join(entry.differs)]
             lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
     return lines
 
 
 def summary(entries: Sequence[LedgerRow]) -> str:
-    counts: Counter[str] = Counter(entry.finding.verdict for entry in entries if entry.finding is not None)
+    counts: Counter[str] = Counter(answer_of(entry.finding.verdict) for entry in entries if entry.finding is not None)
     if not counts:
-        return f"{len(entries)} claims; hmmscope claims RUN... shows the verdicts of experiments"
-    said = f"{len(entries)} claims: " + ", ".join(f"{counts[v]} {v}" for v in VERDICTS if counts[v])
+        return f"{len(entries)} claims; hmmscope claims RUN... shows the answers of experiments"
+    found = [f"{counts[one]} {one}" for one in dict.fromkeys(ANSWERS.values()) if counts[one]]
+    said = f"{len(entries)} claims: {', '.join(found)}"
     late = sum(entry.exploratory is not None for entry in entries)
     said += f"; {late} exploratory" if late else ""
     if all(entry.sensitivity is None for entry in entries):
@@ -369,13 +368,13 @@ def summary(entries: Sequence[LedgerRow]) -> str:
     return f"{said}; {sum(bool(entry.sensitivity) for entry in entries)} fragile"
 
 
-def _verdict(entry: LedgerRow) -> tuple[str, str, str, str]:
+def _answer(entry: LedgerRow) -> tuple[str, str, str, str]:
     finding = entry.finding
     assert finding is not None
     about = ", ".join(part for part in (entry.scope, finding.budget) if part)
     at = f" {about}" if about and finding.verdict in DECIDED else ""
-    verdict = f"INVALID ({entry.invalid})" if entry.invalid else f"{finding.verdict}{at}"
-    return verdict, finding.number(), statistics_of(finding), place(entry)
+    said = f"undecided: INVALID ({entry.invalid})" if entry.invalid else f"{answer_of(finding.verdict)}{at}"
+    return said, finding.number(), statistics_of(finding), place(entry)
 
 
 def place(entry: LedgerRow) -> str:

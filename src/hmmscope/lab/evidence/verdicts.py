@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal, get_args
 
+from hmmscope.errors import InputError
 from hmmscope.lab.evidence.effects import Effect, level
 from hmmscope.lab.evidence.rows import Rows, Tables
 from hmmscope.ties import rounded
@@ -28,6 +29,25 @@ CONFIRMED: tuple[Verdict, ...] = VERDICTS[:2]
 DENIED: tuple[Verdict, ...] = VERDICTS[2:4]
 #: Verdicts of questions.
 OF_QUESTIONS: tuple[Verdict, ...] = ("answered", "open")
+
+
+#: The answer that each verdict of a claim gives; pages and the terminal print it, files keep the verdict.
+ANSWERS: dict[Verdict, str] = {
+    "reproduced": "supported",
+    "reproduced in sign": "supported in sign",
+    "not reproduced": "contradicted",
+    "not at this budget": "contradicted at this budget",
+    "inconclusive": "undecided",
+    "not tested": "undecided",
+    "answered": "answered",
+    "open": "open",
+}
+
+
+def answer_of(verdict: str) -> str:
+    if verdict not in ANSWERS:
+        raise InputError(f"verdict: unknown {verdict!r} (known: {', '.join(ANSWERS)})")
+    return ANSWERS[verdict]
 
 
 def answer(low: float | None, high: float | None) -> Verdict:
@@ -221,7 +241,7 @@ class Gate:
     Attributes:
         name: converged, learned, matched, regime, room, seeds, power or measured.
         is_open: whether it holds.
-        text: a clause that follows "not tested: ".
+        text: a clause that follows "Undecided: ".
         seen: the numbers behind it, then its thresholds.
         of: names of its effects, such as tasks; empty for all.
     """
@@ -300,7 +320,7 @@ class Gate:
         said = ", ".join(f"{shift:+.2g} ({name})" if name else f"{shift:+.2g}" for name, shift in shifts.items())
         pace = f"the last doubling of training changed the effect by {said}"
         stays = now == then or (now, then) == ("reproduced in sign", "reproduced")
-        turned = "not change the verdict" if stays else f"change the verdict from {now} to {then}"
+        turned = "not change the answer" if stays else f"change the answer from {answer_of(now)} to {answer_of(then)}"
         return Gate("converged", stays, f"{pace}; another such change would {turned}", tuple(shifts.values()))
 
     @staticmethod
@@ -309,10 +329,12 @@ class Gate:
         if effect is None:
             return Gate("learned", False, f"whether the model is better than {control} was not measured", (0.0, margin))
         is_open = effect.low is not None and rounded(effect.low) > 0 and rounded(effect.value) >= margin
-        said = f"the model is better than {control} by {effect}"
+        needed = f"at least {margin:g}, with an interval above 0"
+        said = (
+            f"better than {control} by {effect}" if is_open else f"not better than {control} by {needed}: by {effect}"
+        )
         seen = (effect.value, margin) if effect.low is None else (effect.value, effect.low, margin)
-        needed = "" if is_open else f" (required: at least {margin:g}, and an interval above 0)"
-        return Gate("learned", is_open, said + needed, seen)
+        return Gate("learned", is_open, f"the model is {said}", seen)
 
     @staticmethod
     def matched(budgets: Mapping[str, Mapping[str, float]], tolerance: float = 0.05) -> "Gate":

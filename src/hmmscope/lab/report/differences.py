@@ -4,7 +4,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from hmmscope.lab.evidence.answers import ANSWERS, answer_of, effect_sentence
+from hmmscope.lab.evidence.answers import effect_sentence
+from hmmscope.lab.evidence.verdicts import ANSWERS, answer_of
 from hmmscope.lab.report.folder import ExperimentFolder, Finding
 from hmmscope.lab.report.formatting import format_cell, format_interval
 

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
-from hmmscope.lab.evidence.answers import MEANINGS, answer_of
+from hmmscope.lab.evidence.answers import MEANINGS
 from hmmscope.lab.evidence.ledger import LedgerRow, place, statistics_of, summary
+from hmmscope.lab.evidence.verdicts import answer_of
 from hmmscope.lab.report.page import policy, resource, template
 
 #: The three answers to claims.

@@ -17,10 +17,10 @@ import jinja2
 from markupsafe import Markup
 
 from hmmscope.errors import InputError
-from hmmscope.lab.evidence.answers import MEANINGS, UNSETTLED, answer_of
+from hmmscope.lab.evidence.answers import MEANINGS, UNSETTLED
 from hmmscope.lab.evidence.figure import Explorer, Figure, Lines
 from hmmscope.lab.evidence.finding import UNJUDGED, asked_by
-from hmmscope.lab.evidence.verdicts import DECIDED, OF_QUESTIONS
+from hmmscope.lab.evidence.verdicts import DECIDED, OF_QUESTIONS, answer_of
 from hmmscope.lab.report import formatting as text
 from hmmscope.lab.report.compare import compare
 from hmmscope.lab.report.differences import (

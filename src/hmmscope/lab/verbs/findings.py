@@ -4,19 +4,17 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
-from hmmscope.lab.evidence.finding import UNJUDGED, Finding
+from hmmscope.lab.evidence.finding import Finding
+from hmmscope.lab.evidence.verdicts import answer_of
 from hmmscope.lab.report.page import write_page
 from hmmscope.storage import store
 from hmmscope.text import say
 
 
-def print_findings(findings: Iterable[Finding], *, scale: str | None = None, invalid: str | None = None) -> None:
+def print_findings(findings: Iterable[Finding], *, invalid: str | None = None) -> None:
     for finding in findings:
-        if scale == UNJUDGED:
-            say(f"* {finding.title} (not tested: {UNJUDGED})")
-            continue
-        number = finding.number()
-        say(f"* {finding.title} ({finding.verdict}): {finding.text}{f' ({number})' if number else ''}")
+        number, text = finding.number(), finding.text.removeprefix("Undecided: ")
+        say(f"* {finding.title} ({answer_of(finding.verdict)}): {text}{f' ({number})' if number else ''}")
     if invalid:
         say(f"INVALID: {invalid}")
 
@@ -24,7 +22,7 @@ def print_findings(findings: Iterable[Finding], *, scale: str | None = None, inv
 def print_findings_of(folder: Path) -> None:
     about = store.read_json(folder / "experiment.json", managed=True)
     found = [Finding.from_data(data) for data in store.read_json(folder / "findings.json", managed=True)]
-    print_findings(found, scale=about["scale"], invalid=about["invalid"])
+    print_findings(found, invalid=about["invalid"])
 
 
 def show_page(folder: Path) -> None:
