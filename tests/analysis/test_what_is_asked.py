@@ -139,7 +139,7 @@ def test_a_model_that_answers_nan_is_refused() -> None:
     model[0].weight.data[3] = torch.nan  # type: ignore[index,operator]
     first = int((dataset[0:8].observations[:, :-1] == 3).any(1).nonzero()[0])
     for ask in (hs.evaluate, strategies, evaluation_losses):
-        with pytest.raises(NonFiniteError, match=rf"^model: its outputs are NaN, first in sample {first} at answer"):
+        with pytest.raises(NonFiniteError, match=rf"outputs are NaN, first in sample {first} at evaluated position"):
             ask(model, dataset, num_samples=8)
 
     class Law(nn.Module):
@@ -148,7 +148,7 @@ def test_a_model_that_answers_nan_is_refused() -> None:
         def forward(self, tokens: torch.Tensor) -> torch.Tensor:
             return torch.full((*tokens.shape, 4), torch.nan)
 
-    with pytest.raises(NonFiniteError, match="sample 0 at answer 0"):
+    with pytest.raises(NonFiniteError, match="sample 0 at evaluated position 0"):
         hs.evaluate(Law(), dataset, num_samples=8)
 
 

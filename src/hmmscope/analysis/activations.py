@@ -59,10 +59,10 @@ def model_outputs(
     kind: str = "law",
     block_length: int = 0,
 ) -> Float[Tensor, "batch time output"]:
-    """Run a module and return its output tensor or ``.logits``.
+    """Run a module and return the tensor, or the attribute ``.logits``, that it outputs.
 
-    The result has the first `num_outputs` outputs. A positive `block_length` makes the model read its own predictions
-    (block chain-of-thought).
+    Only the first `num_outputs` outputs are returned. If `block_length` is positive, the model reads its own
+    predictions (block chain-of-thought).
     """
     count_pass()
     with explained(model, inputs):
@@ -111,7 +111,8 @@ def require_numbers(
     bad = bad if asked is None else bad & asked.to(bad.device)
     if bad.any():
         sample, place = bad.nonzero()[0].tolist()
-        raise NonFiniteError(f"model: its outputs are NaN, first in sample {sample} at answer {place}")
+        rule = f"first in sample {sample} at evaluated position {place}"
+        raise NonFiniteError(f"model: its outputs are NaN, {rule}")
 
 
 def residual_layers(model: nn.Module) -> list[str]:
@@ -170,15 +171,15 @@ def capture_activations(
     device: Any = None,
     **inputs: Any,
 ) -> dict[str, Tensor]:
-    """Run a model in evaluation mode, and return the outputs of named modules after the function `select`.
+    """Run a model in evaluation mode, and return `select(output)` of each named module.
 
     Args:
         model: any module.
-        names: activations (``residual.1``, ``blocks.0.attention.pattern``) or modules.
+        names: names of activations (``residual.1``, ``blocks.0.attention.pattern``) or of modules.
         tokens: tokens (batch, time), or vectors (batch, time, input).
         select: function applied to each activation.
         device: device on which the model runs.
-        inputs: further arguments of the model.
+        inputs: further keyword arguments of the model.
 
     Raises:
         InputError: a name is unknown, or the model fails.
@@ -252,7 +253,7 @@ def read_stream(
     first: int = 0,
     stay: bool = False,
 ) -> Float[Tensor, "layer example feature"]:
-    """Capture activations after given observations; the rows of a sample are adjacent.
+    """Capture activations after given observations; the examples of a sample are adjacent.
 
     Args:
         model: any module.
@@ -260,8 +261,8 @@ def read_stream(
         times: observation indices (time,).
         names: names of modules, one per layer; narrower activations are padded with zeros.
         num_samples: number of samples.
-        first: number of the first sample.
-        stay: True keeps activations on the model's device.
+        first: index of the first sample.
+        stay: True keeps activations on the model's device; otherwise they are moved to the CPU.
     """
     columns = torch.from_numpy(dataset.layout.token_positions[times])
     features: list[Tensor] = []
@@ -284,7 +285,7 @@ def read_stream(
 
 
 def _require_axes(model: nn.Module, names: Sequence[str], tokens: Tensor) -> None:
-    """Raise InputError unless the axes of activations are (batch, time, feature) in a call with unequal sizes."""
+    """Raise InputError unless activations have the axes (batch, time, feature), in a call with unequal sizes."""
     if is_of_library(model):
         return
     for time in (tokens.shape[1] - 1, tokens.shape[1]):

@@ -24,14 +24,14 @@ def attention_map(
     Args:
         model: model with hook points ``blocks.<layer>.attention.pattern`` (batch, head, query, key).
         dataset: samples.
-        num_samples: number of samples, at most the number of windows of recorded sequences.
+        num_samples: number of samples, at most one per window of recorded sequences.
         max_offset: largest distance between the last token and a key.
         seed: seed of the bootstrap.
 
     Returns:
-        Rows (layer, head, kind, key, value, low, high, samples); layers count from 1. If `kind` is ``offset``, `key`
-        is the distance. If it is ``source``, `key` is ``same sequence``, ``earlier sequences`` or ``delimiters``.
-        Intervals are 95 % over samples.
+        Rows (layer, head, kind, key, value, low, high, samples); layers are numbered from 1. If `kind` is ``offset``,
+        `key` is the distance. If it is ``source``, `key` is ``same sequence``, ``earlier sequences`` or ``delimiters``.
+        The 95 % interval (low, high) is over samples.
 
     Source: [MultiTask] Fig. 7.
     """

@@ -22,7 +22,7 @@ class AutoRegression:
 
     Args:
         sequences: vectors (batch, time, coordinate), padded with NaN.
-        order: largest order, reduced if there are too few data.
+        order: largest order; it is reduced for few data.
         least: least allowed noise variances, as fractions of the variances of the data.
 
     Attributes:
@@ -58,7 +58,7 @@ class AutoRegression:
         return values, [torch.ones_like(values[..., :1]), *past], known.cumprod(0).sum(0) - 1
 
     def predictions(self, sequences: Float64[Tensor, "batch time coordinate"]) -> dict[str, Tensor]:
-        """Return (log density, mean) of each vector given the past, by predictor name."""
+        """Return, for each predictor, (log density, mean) of each vector given the past."""
         values, past, run = self._lags(sequences)
         mean, log, found = torch.zeros_like(values), torch.zeros_like(values[..., 0]), {}
         for k, (weights, noise) in enumerate(self._maps):

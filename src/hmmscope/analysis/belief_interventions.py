@@ -34,7 +34,7 @@ class InterventionOptions:
 
     Attributes:
         num_positions: Number of edited positions, at equal distances in the last three quarters of the sequence.
-        num_random: Number of random subspaces; the control is their mean.
+        num_random: Number of random subspaces; the control is the mean result over them.
         ridge: Penalty of the regression that reads the belief.
 
     Raises:
@@ -65,23 +65,24 @@ def belief_interventions(
 ) -> list[dict]:
     """Edit the belief in one layer at one position, and compare the model's prediction with the exact filter.
 
-    Three quarters of the samples fit read(x) = x W + m, an affine map from the residual stream x to the belief b; the
-    other samples are edited. Let b' and x' be belief and stream of another sample (with the same component or another
-    header). Let Σ be the covariance of x, and G = (WᵀΣW)⁺ WᵀΣ (`writing`). The edits are
+    An affine map read(x) = x W + m from the residual stream x to the belief b is fitted on three quarters of the
+    samples; the other samples are edited. Let b' and x' be the belief and stream of another edited sample, which has
+    the same component or, in layouts with a header, another header. Let Σ be the covariance of x, and G = (WᵀΣW)⁺ WᵀΣ
+    (see `writing`). The edits are
 
         set      x + (b' - read(x)) G
         swap     x + (read(x') - read(x)) G
         ablate   x - (read(x) - mean of b) G
 
-    Controls use a random map of equal rank in the whitened stream (for ``set``: a random change of equal norm), or
-    replace the whole stream by x'. Let exact(b) be the exact answer for the belief b, and D a divergence from it: KL
-    in nats, or the total variation if KL may be infinite. The value of ``set`` and ``swap`` is the fraction of the
-    distance that the edit closes,
+    The control ``random`` uses a random map of equal rank in the whitened stream (for ``set``: a random change of equal
+    norm). The control ``whole`` replaces the whole stream by x' (``swap``) or by its mean (``ablate``). Let exact(b) be
+    the exact answer for the belief b, and D the distance of `metric`. The value of ``set`` and ``swap`` is the fraction
+    of the distance that the edit closes,
 
         1 - D(exact(b'), model after) / D(exact(b'), model before).
 
-    For ``ablate``, let before, after and mean be D from exact(b) to the model before and after the edit, and to the
-    mean answer. The value is the fraction of the belief's benefit that is lost, (after - before) / (mean - before).
+    For ``ablate``, let before = D(exact(b), model before), after = D(exact(b), model after) and mean = D(exact(b),
+    exact(mean of b)). The value is the lost fraction of the belief's benefit, (after - before) / (mean - before).
 
     Args:
         model: any module.
@@ -95,9 +96,9 @@ def belief_interventions(
 
     Returns:
         Rows (layer, layer_name, fitted, intervention, subspace, metric, value, low, high, error, before, after,
-        samples). `fitted` is the R² on training samples; `metric` is "kl", "total_variation" or, for vectors, "squared"
-        (squared distance of standardised means); `before` and `after` are means of D. Intervals are 95 % over edited
-        samples.
+        samples). `fitted` is the R² of the map on the samples that fit it. `metric` is "kl" (in nats) and
+        "total_variation" or, for vectors, "squared" (squared distance of standardised means); an infinite D has no row.
+        `before` and `after` are means of D. The 95 % interval (low, high) is over edited samples.
 
     Raises:
         InputError: the process has no belief states, a layer or the answer is unknown, or no two edited samples have

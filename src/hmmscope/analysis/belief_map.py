@@ -83,7 +83,7 @@ class BeliefMap(Shown, Tabular):
         read: belief as read from the layer (point, state); entries may be negative.
         control: belief as read from the first untrained control, or None.
         r2, low, high: held-out R², with its 95 % interval.
-        share: of the variance that untrained controls leave unexplained, the fraction that the map explains.
+        share: fraction that the map explains of the variance that untrained controls leave unexplained.
         from_prediction: R² of an affine map from the exact prediction to the belief.
         step: training step, if known.
         length: number of observations per sample.
@@ -121,7 +121,8 @@ class BeliefMap(Shown, Tabular):
         """Project beliefs (point, state), by default `read`, to the plane (point, 2).
 
         For three states the plane is that of the simplex, with state 0 on top, 1 left and 2 right. For two states the
-        axes are the exact P(state 0) and the P(state 0) in `values`. For four or more they are two principal axes.
+        axes are the exact P(state 0) and the P(state 0) in `values`. For four or more states, the axes are the first
+        two principal axes of `exact`.
         """
         values = self.read if values is None else values
         num_states = self.exact.shape[1]
@@ -224,21 +225,21 @@ def belief_map(
 ) -> BeliefMap:
     """Fit an affine map from one layer to the exact belief, for a model and for untrained controls.
 
-    The map is fitted and evaluated as in `geometry`; the plot shows samples that neither fit nor evaluate it. For a
-    mixture of HMMs, the exact belief is P(state | observations), averaged over the unknown component.
+    The map is fitted and evaluated as in `geometry`; the plot shows other samples. For a mixture of HMMs, the exact
+    belief is P(state | observations), averaged over the unknown component.
 
     Args:
         model: module from tokens (batch, time) to logits, or a run.
         process: process, name, file or dataset (default: process of the run).
-        layer: module name (default: the residual layer with the best training fit).
+        layer: module name (default: the layer of the residual stream with the largest R² on training samples).
         length: number of observations per sample, see `dataset_for`.
-        num_samples: number of samples that fit and test the map.
+        num_samples: number of samples that fit or test the map.
         seed: seed of controls, bootstrap and new samples.
         over_checkpoints: True adds maps at the stored checkpoints of a run.
         options: see `InstrumentOptions`.
 
     Raises:
-        InputError: the process or its beliefs are missing, the layer is unknown, or the run has no checkpoints.
+        InputError: there is no process, it has no beliefs, the layer is unknown, or the run has no checkpoints.
 
     Source: Shai et al. (2024), "Transformers represent belief state geometry in their residual stream".
     """
@@ -281,7 +282,8 @@ def belief_map(
 def dataset_for(model: nn.Module, process: Any, length: int | None = None, seed: int = 0) -> ProcessDataset:
     """Return a dataset of a process (object, name or file); return a dataset unchanged.
 
-    By default `length` is that of the recorded sequences, or of the model's training samples (`TRAINED_LENGTHS`).
+    The default `length` is that of the recorded sequences, or the training length that an attribute of the model states
+    (`TRAINED_LENGTHS`).
 
     Raises:
         InputError: the process or the length is missing.
@@ -313,12 +315,12 @@ class BeliefReader(Shown):
     Attributes:
         dataset: dataset of the samples.
         times: indices of the observations after which beliefs are read.
-        num_samples: number of samples that fit and test maps.
+        num_samples: number of samples that fit or test the maps.
         belief: exact beliefs of these samples (example, state).
-        drawn_samples: numbers of the samples to plot.
+        drawn_samples: indices of the plotted samples.
         points: exact beliefs of the plotted samples (point, state).
         from_prediction: R² of an affine map from the exact prediction to the belief.
-        inside: masks (example,), False in padding, of fitted and of plotted samples, or None.
+        inside: masks (example,) of `belief` and of `points`, False in padding, or None.
     """
 
     dataset: ProcessDataset

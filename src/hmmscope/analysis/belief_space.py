@@ -46,13 +46,13 @@ def belief_space(
         dataset: samples of an HMM, a generalised HMM or a mixture.
         layers: module names (default: the residual stream).
         num_samples: number of samples.
-        num_factors: number of factors of equal size; their states are the digits of the state number.
+        num_factors: number of factors with equally many states, which are the digits of the state index.
 
     Returns:
         Rows (layer, layer_name, quantity, value, samples).
 
     Raises:
-        InputError: the process has no belief states, or its number of states is no integer to the power `num_factors`.
+        InputError: the process has no belief states, or its number of states is not a power of order `num_factors`.
 
     Source: Shai et al. (2026), "Transformers learn factored representations".
     """
@@ -60,7 +60,8 @@ def belief_space(
     exact = ExactBeliefs.of(dataset, num_samples)
     belief = exact.belief
     states = round(belief.shape[1] ** (1 / num_factors))
-    require(states**num_factors == belief.shape[1], "num_factors", f"must divide {belief.shape[1]} states", num_factors)
+    rule = f"must divide {belief.shape[1]} states into factors of equal size"
+    require(states**num_factors == belief.shape[1], "num_factors", rule, num_factors)
     parts = factor_beliefs(belief, num_factors)
     joint, added = _rank(belief), sum(_rank(part) for part in parts)
     rows = []

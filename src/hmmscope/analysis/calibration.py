@@ -83,7 +83,7 @@ def miscalibrated(won: Winnings, spare: float = 0.0) -> str | None:
 
     Args:
         won: log winnings of each bet on all samples.
-        spare: nats by which log winnings may exceed the threshold, the sum of log(1 / prior weight) over samples.
+        spare: nats by which log winnings may exceed the threshold.
     """
     best = largest(won, won.__getitem__) if won else None
     if best is None or not won[best] - spare > math.log(len(won) / FALSE_ALARM):

@@ -34,7 +34,7 @@ def constrained_updates(
 
     - attention: (mean attention at distance d) / (mean attention at distance 1); prediction: ζ^(d-1), where ζ is the
     modulus of the transition matrix's second eigenvalue;
-    - rate: fitted decay of attention per step; prediction: ζ;
+    - rate: fitted factor by which attention decays per step; prediction: ζ;
     - values: cosine between the vector that attention adds for symbol v and η[v] - π, both centred; prediction: 1;
     - constrained: held-out R² of an affine map from the stream after attention to the constrained belief; prediction:
     1;
@@ -47,13 +47,13 @@ def constrained_updates(
         model: model with hook points ``residual.0`` and ``blocks.0.attention.pattern``.
         dataset: single sequences of an HMM with a unique stationary distribution.
         num_samples: number of samples; the last quarter tests the maps.
-        num_distances: largest distance; only queries with keys at all distances are used.
+        num_distances: largest distance; only queries with keys at all these distances are used.
 
     Returns:
         Rows (quantity, key, value, predicted, samples).
 
     Raises:
-        InputError: the process, layout or model is of another type.
+        InputError: the dataset or the model is of another kind.
 
     Source: Piotrowski, Riechers, Filan and Shai (2025).
     """

@@ -70,7 +70,7 @@ class Score(Measures):
             For vectors: ``loss``, the mean squared distance to the observation; ``excess``, the mean squared distance
                 to the optimum; ``distance``, the Euclidean distance to the optimum, for linear processes divided by
                 max(1, norm of the optimum).
-            For densities: ``loss``, -log density in nats; ``excess``, this loss minus the optimum's; ``distance``
+            For densities: ``loss``, -log density in nats; ``excess``, the loss minus the optimum's loss; ``distance``
                 between the means, in standard deviations.
             The evaluation loss of [Limits] is ``total_variation`` or ``distance``.
         demonstrations: number of earlier sequences in the sample (position,).
@@ -195,10 +195,10 @@ def evaluate(
     Args:
         model: map from tokens (batch, time) or vectors to outputs (batch, time, output).
         dataset: samples to score.
-        num_samples: number of samples, at most the number of windows of recorded sequences.
+        num_samples: number of samples, at most one per window of recorded sequences.
         baselines: True adds n-gram baselines.
         target: "observation", "belief" or a `Target`.
-        observers: further predictors of next observations, by name, such as a fitted HMM.
+        observers: further processes that predict next observations, by name, such as a fitted HMM.
         options: see `EvaluateOptions`.
 
     Raises:
@@ -430,9 +430,8 @@ def curves(
         model: see `evaluate`.
         dataset: samples to score.
         num_samples: number of samples.
-        first: number of the first sample.
         target: "observation" or "belief".
-        block_length: number of positions per block of block chain-of-thought; 0 for none.
+        first, block_length: see `EvaluateOptions`.
 
     Returns:
         Rows of `Score.rows`.

@@ -28,7 +28,6 @@ from hmmscope.processes.params import HMMParams, symbol_probs
 from hmmscope.reprs import Shown
 from hmmscope.schema import require, require_count
 
-# ---------------------------------------------------------------------------------------------------------------------
 # Histories
 
 
@@ -41,7 +40,7 @@ class Histories(Shown):
         probability: weight of each history (history,); the sum is one.
         beliefs: P(last state | history) (history, state).
         next_observation: P(next observation | history) (history, symbol).
-        law: parameters of the process with stationary start.
+        law: parameters of the process, started from its stationary distribution.
         exact: True if all histories are enumerated.
     """
 
@@ -92,7 +91,7 @@ class Histories(Shown):
     def remembered(
         self, memory_length: int
     ) -> tuple[Float64[Tensor, "history state"], Float64[Tensor, "history symbol"]]:
-        """Return P(last state | window) and P(next observation | window), with a stationary start."""
+        """Return P(last state | window) and P(next observation | window) of the stationary process."""
         windows_H = self.windows(memory_length)
         num_symbols, time = self.next_observation.shape[1], self.observations.shape[1]
         if num_symbols**memory_length <= len(windows_H):
@@ -120,7 +119,7 @@ class Histories(Shown):
 
         Args:
             windows: windows of the same process, no longer than the histories.
-            weights: one or many matrices W, independent of the histories.
+            weights: one matrix W or many, independent of the histories.
         """
         number_H = self.windows(windows.memory_length)
         exact_HV, probability_H = self.next_observation, self.probability
@@ -162,7 +161,6 @@ class MemoryDistances(Shown):
     squared: Float64[Tensor, " history"]
 
 
-# ---------------------------------------------------------------------------------------------------------------------
 # Parts of the error
 
 
@@ -176,7 +174,7 @@ class Windows(Shown):
         probability: P(window) (window,).
         next_observation: P(next observation | window) (window, symbol); zeros for windows of probability zero.
         linear: the best linear predictor from x.
-        process: process with stationary start.
+        process: process, started from its stationary distribution.
     """
 
     memory_length: int
@@ -217,7 +215,7 @@ class Windows(Shown):
 
 @dataclass(frozen=True, repr=False)
 class Decomposition(Shown):
-    """Terms of the decomposition in the module's docstring, with its symbols; `total` is not computed as their sum.
+    """Terms of the decomposition in the module's docstring; `total` is computed independently, not as their sum.
 
     Attributes:
         total: E||P - W x||^2 (...), for each matrix W.

@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 def takes_device(function: T) -> T:
-    """Add to an instrument the keyword `device`, the model's device during the measurement."""
+    """Add the keyword `device` to an instrument: the device on which the model runs during the measurement."""
     run = cast("Callable[..., Any]", function)
     own = inspect.signature(run)
 

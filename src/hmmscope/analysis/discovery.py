@@ -51,9 +51,9 @@ def automaton(
 ) -> list[dict]:
     """Estimate how many hidden states a model's predictions distinguish.
 
-    - rank: rank of the Hankel matrix [P(prefix suffix)], cut at the largest ratio of consecutive singular values;
-    - states, recurrent: number of classes of prefixes with different distributions of the future, and number of
-    recurrent classes among them;
+    - rank: rank of the Hankel matrix [P(prefix suffix)], the number of singular values before their steepest drop;
+    - states: number of classes of prefixes with different distributions of the future;
+    - recurrent: number of recurrent classes among them;
     - distance: mean total variation between the process's predictions and those of observable operators learned from
     the model.
 
@@ -68,7 +68,7 @@ def automaton(
         Rows (quantity, value, exact, samples); `exact` is the value for the process itself.
 
     Raises:
-        InputError: the process or layout is of another type, or words are longer than the samples.
+        InputError: the dataset is of another kind, or words are longer than the samples.
 
     Source: Hsu, Kakade, Zhang (2009) for the operators; see `extract_automaton`.
     """
@@ -125,15 +125,15 @@ def dictionary(
     - sparse: codes of a sparse dictionary of S atoms (scikit-learn);
     - random: S - 1 random directions, as a control.
 
-    ``read`` is the held-out R² of an affine map from the coordinates to the belief. ``matched`` pairs each entry of
-    the belief with a coordinate, greedily; it is the mean absolute correlation of the pairs.
+    ``read`` is the held-out R² of an affine map from the coordinates to the belief. ``matched`` is the mean absolute
+    correlation of entries of the belief with coordinates, paired greedily.
 
     Args:
         model: any module.
         dataset: samples of an HMM, a generalised HMM or a mixture.
         layers: module names (default: the residual stream).
         num_samples: number of samples; the last quarter tests the maps.
-        methods: names of methods (default: all).
+        methods: names of methods (default: all but sparse).
         seed: seed of random directions and dictionaries.
 
     Returns:

@@ -34,7 +34,7 @@ def evaluation_losses(
     least_count: int = 1,
     block_length: int = 0,
 ) -> list[dict]:
-    """Compute the distance between a model's and the exact predictions by position, called el_t in [Limits].
+    """Compute the distance of a model's predictions from the exact ones by position (el_t in [Limits]).
 
     The distance is that of `Target.distance_terms`. Position t is the position after t observations. For Cyclic-HARD
     only queries of the state are evaluated, and up to 64 rounds of `num_samples` samples are drawn until each position
@@ -46,10 +46,10 @@ def evaluation_losses(
         model: map from tokens or vectors to outputs, see `evaluate`.
         dataset: samples of a process with exact inference.
         num_samples: number of samples per round.
-        first: number of the first sample.
+        first: index of the first sample.
         target: "observation" or "belief".
         least_count: least number of evaluated samples per position.
-        block_length: number of positions per block of block chain-of-thought; 0 for none.
+        block_length: see `EvaluateOptions`.
 
     Returns:
         Rows ``predictor``, ``position``, ``value``, ``low``, ``high``, ``samples``, with normal 95 % intervals.
@@ -141,7 +141,7 @@ def fit_length(
     last: int = 3,
     definition: str = "prefix",
 ) -> int:
-    """Return the fit length, up to which the evaluation loss is below `error_rate` in the last epochs.
+    """Return the fit length: the length up to which the evaluation loss is below `error_rate` in the last epochs.
 
     A position is fitted if its loss is below `error_rate` in each of the last epochs in which it was evaluated.
 
@@ -151,17 +151,17 @@ def fit_length(
     Source: [Limits] §4.1, whose text allows both definitions.
 
     Args:
-        losses: loss by epoch and position; None where there are no samples.
+        losses: a list of losses by position for each epoch; None where there are no samples.
         positions: positions of the losses, ascending from 1.
         error_rate: threshold of the loss, above 0; 0.05 and 0.1 in [Limits].
-        last: number of last epochs to use.
+        last: number of epochs to use, from the end.
         definition: "prefix" or "max".
 
     Returns:
         The fit length, 0 if no position is fitted.
 
     Raises:
-        InputError: lengths differ, there are no epochs, or positions or numbers are invalid.
+        InputError: lists have different lengths, there are no epochs, or positions or numbers are invalid.
     """
     require_known("definition", definition, DEFINITIONS)
     fitted = fitted_positions(losses, positions, error_rate, last=last)

@@ -67,7 +67,7 @@ class Readout(Shown):
 
     Attributes:
         errors: squared errors by sample (sample, layer).
-        spread: squared errors of a constant prediction, the training mean (sample,).
+        spread: squared errors of the training mean as prediction (sample,).
         fitted: R² on the training samples (layer,).
         values: outputs of the maps (layer, example, coordinate).
     """
@@ -78,7 +78,7 @@ class Readout(Shown):
     values: Float64[Tensor, "layer example coordinate"]
 
     def beyond(self, twins: Sequence["Readout"]) -> ExplainedFraction:
-        """Compute the fraction explained beyond untrained controls, with every network at its own best layer."""
+        """Compute the fraction explained beyond untrained controls, at the best layer of each network."""
         left, *twins_left = (1 - one.r2()[:, one.chosen] for one in (self, *twins))
         return explained_beyond_controls(left, np.stack(twins_left, 1), len(self.spread))
 
@@ -183,9 +183,9 @@ def geometry(
 
     Args:
         model: any module.
-        dataset: samples of a process with beliefs, or any samples if `options` has an observer.
+        dataset: samples of a process with beliefs, or any samples if `options` has an `observer`.
         layers: module names (default: the residual stream).
-        num_samples: number of samples, at most the number of windows of recorded sequences.
+        num_samples: number of samples, at most one per window of recorded sequences.
         ridge: penalty of the regression.
         seed: seed of permutation and bootstrap.
         options: see `InstrumentOptions`.
@@ -196,7 +196,7 @@ def geometry(
             `ceiling` the R² of the best estimate from the observations, `from_prediction` the R² of an affine map from
             the exact prediction, `twins` the mean R² of the untrained controls, and `share` the fraction that the
             model explains of the variance they leave unexplained; `beyond_twins` is its verdict
-            (`ExplainedFraction.verdict`). Intervals are 95 % over test samples, for `share` also over controls.
+            (`ExplainedFraction.verdict`). 95 % intervals are over test samples, for `share` also over controls.
 
     Raises:
         InputError: the process has no belief states, or a layer is unknown.

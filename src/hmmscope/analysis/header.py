@@ -36,7 +36,7 @@ class HeaderOptions:
     """Options of `header`.
 
     Attributes:
-        num_hmms, num_pools: Number of HMMs in a pool that estimates ``bayes``, and number of pools; 0 omits ``bayes``.
+        num_hmms, num_pools: Number of HMMs in each pool, and number of pools, that estimate ``bayes``; 0 omits it.
         num_fits: Number of samples to which Baum-Welch is applied; 0 omits ``baum-welch``.
         positions: Numbers of observations after which Baum-Welch predicts (default: 1, 2, 4, ...).
         ngrams: True adds n-gram baselines.
@@ -73,8 +73,8 @@ def header(
         ``wrong-header``    the exact filter with another sample's header
         ``order-k``, ``context-tree``   n-gram baselines (`TunedNgrams.tuned`)
         ``baum-welch``      an HMM of equal size fitted to earlier observations, at `positions`
-        ``bayes`` the Bayes predictor that knows only the family of HMMs, estimated from `num_pools` pools of `num_hmms`
-        HMMs
+        ``bayes`` the Bayes predictor that knows only the distribution of HMMs, estimated from `num_pools` pools of
+        `num_hmms` HMMs
 
     The quantities are ``excess``, KL(optimum || predictor) in nats, and ``entropy-error`` and ``entropy-bias``, the
     absolute and signed difference H(predictor) - H(optimum) of entropies in bits. If the target is the belief, only the
@@ -90,8 +90,8 @@ def header(
 
     Returns:
         Rows (predictor, position, quantity, value, low, high, error, samples). `position` is the number of known
-        observations; None marks the mean over positions. Intervals are 95 % over samples, for ``bayes`` also over
-        pools. An infinite excess has no row.
+        observations; None marks the mean over positions. The 95 % interval (low, high) is over samples, for
+        ``bayes`` also over pools. An infinite excess has no row.
 
     Raises:
         InputError: the dataset is in another layout.
@@ -160,7 +160,7 @@ def prior_pool(process: Process, num_hmms: int, number: int = 0) -> Process:
 def bayes_predictions(
     process: Process, observations: Tensor, *, num_hmms: int = 4096, number: int = 0
 ) -> Float64[Tensor, "batch time symbol"]:
-    """Estimate P(o_t | o_0..o_{t-1}) by Monte Carlo over the family of HMMs, without reading the header.
+    """Estimate P(o_t | o_0..o_{t-1}) by Monte Carlo over the distribution of HMMs, without reading the header.
 
     sum_m P_m(o_0..o_t) / sum_m P_m(o_0..o_{t-1}),    m = 1 .. num_hmms
 
@@ -168,7 +168,7 @@ def bayes_predictions(
         process: process with a new HMM for each sample.
         observations: symbols (batch, time).
         num_hmms: number of HMMs drawn.
-        number: number of the pool; different pools are independent.
+        number: index of the pool; different pools are independent.
     """
     pool = prior_pool(process, num_hmms, number)
     return mixture_predictions(pool, observations, dtype=torch.float64).predicted_observation

@@ -49,8 +49,7 @@ def header_memory(
         dataset: dataset in the layout `header`.
         layers: module names (default: the residual stream).
         num_samples: number of samples; the last quarter tests the maps.
-        num_controls: number of untrained controls, 0 or at least 3.
-        controls: function that returns an untrained module (default: `draw_controls`).
+        num_controls, controls: see `InstrumentOptions`.
         seed: seed of bootstrap and controls.
 
     Returns:
@@ -107,12 +106,12 @@ def header_edits(
         model: any module.
         dataset: dataset in the layout `header`.
         layers: module names (default: the residual stream).
-        num_samples: number of samples; those of probability zero under the edited HMM are left out.
+        num_samples: number of samples; samples of probability zero under the edited HMM are left out.
         seed: seed of the exchanged entries and of the bootstrap.
 
     Returns:
-        Rows (where, layer, edit "own" or "other", value, low, high, error, before, after, samples); `where` is "tokens"
-        or a layer.
+        Rows (where, layer, edit, value, low, high, error, before, after, samples); `where` is "tokens" or a layer, and
+        `edit` is "own" (the exchange) or "other".
 
     Raises:
         InputError: the dataset is in another layout, a layer is unknown, or fewer than two samples are left.

@@ -16,7 +16,7 @@ from hmmscope.seeds import derived_seed
 
 #: A function without arguments that makes an untrained module.
 Controls = Callable[[], nn.Module]
-#: Least ratio of scales that shows another initial distribution of a matrix: trained, and initial weights.
+#: Least ratio of scales that shows another initial distribution of a matrix, for trained and for initial weights.
 TRAINED_RATIO, FIRST_RATIO = 1.6, 1.25
 #: The same for vectors, which training moves further.
 VECTOR_RATIO = 4.0
@@ -92,7 +92,7 @@ def other_law(own: Mapping[str, Tensor], drawn: Sequence[Mapping[str, Tensor]], 
     """Return a parameter whose initial distribution differs from that of the controls, or "".
 
     Training hardly changes a matrix's median singular value, but another initialization changes both this value and
-    the root mean square. The test uses the smaller change for trained modules, and the larger one for initial weights.
+    the root mean square. The test uses the smaller change for trained weights, and the larger one for initial weights.
     """
     for name, weight in own.items():
         found = _ratio(weight.detach(), [one[name].detach() for one in drawn], trained=trained)
@@ -143,7 +143,7 @@ def _mean(values: Sequence[float]) -> float:
 def copied_table(module: nn.Module, before: dict[str, Tensor], known: set[int]) -> str:
     """Return the name of a buffer that may be learned but is the same after a new initialization, or "".
 
-    Integers, masks, and sinusoids, ramps or powers of the position count as fixed.
+    Buffers of integers, masks, or sinusoids, ramps or powers of the position count as fixed.
     """
     for name, buffer in module.named_buffers():
         if id(buffer) in known or not (buffer.is_floating_point() or buffer.is_complex()):

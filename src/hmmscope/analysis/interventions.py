@@ -7,8 +7,7 @@
     with intervene(model, {"residual.2": patch(source)}):
         patched = model(tokens)
 
-An edit maps an activation to one of the same shape. Gradients flow through edits, but not through activation
-checkpointing.
+An edit maps an activation to another of equal shape. Gradients flow through edits; activation checkpointing must be off.
 
 Source: activation patching as in Vig et al. (2020) and Meng et al. (2022); ablation by means and by other samples as in
 Wang et al. (2023) and Chan et al. (2022).
@@ -50,7 +49,7 @@ def intervene(
 
     Args:
         model: any module.
-        edits: by name of an activation (``residual.1``) or module, one edit, or several edits in order.
+        edits: for the name of each activation (``residual.1``) or module, one edit, or several edits in order.
         device: device on which the model runs in the block.
 
     Raises:

@@ -17,7 +17,7 @@ Curves = NDArray[np.float64]
 def resampled_curves(by_sample: Curves, *, seed: int = 0) -> Curves:
     """Return means of values (sample, layer) over all samples (row 0) and over bootstrap resamples (further rows).
 
-    Equal seeds and sample counts give the same resamples, so the curves of two models can be compared in pairs.
+    Equal seeds and sample counts give the same resamples, so that curves of two models can be subtracted.
     """
     means: Curves = _resamples(len(by_sample), seed) @ by_sample / len(by_sample)
     return means

@@ -33,7 +33,7 @@ class Measures(Tabular):
     def rows(self, axis: str, kept: NDArray[np.bool_] | None = None) -> list[dict]:
         """Return a table (axis, x, predictor, metric, value, low, high, samples) by "demonstrations" or "positions".
 
-        Low and high are ends of 95 % intervals over samples. `kept` is a mask of positions. Infinite means become None.
+        The 95 % interval (low, high) is over samples. `kept` is a mask of positions. Infinite means become None.
         """
         kept = np.ones(len(self.positions), bool) if kept is None else kept
         along = (self.demonstrations if axis == "demonstrations" else self.positions)[kept]

@@ -33,7 +33,7 @@ MAX_BACK = 3
 #: Most positions read, evenly spaced.
 MOST_POSITIONS = 16
 ABLATIONS = ("mean", "resample")
-#: Name of a head or attention, by the target that its ablation affects most.
+#: Name of a head or attention layer, by the target whose R² its ablation lowers most.
 ROLES = {
     "previous-1": "previous-token",
     "previous-2": "gathering",
@@ -121,7 +121,7 @@ def mechanisms(model: nn.Module, dataset: ProcessDataset, *, num_samples: int = 
 
     The ablation ``mean`` replaces an activation by its mean over samples at each position; ``resample`` replaces it by
     another sample's activation. The value of ``loss`` is the increase of the cross-entropy in nats. The other values
-    are decreases of a held-out R². Its affine maps are fitted anew after the ablation, from the residual stream after
+    are decreases of held-out R². The affine maps, fitted again after the ablation, lead from the residual stream after
     the layer to
 
         previous-k   the observation k steps back
@@ -132,12 +132,12 @@ def mechanisms(model: nn.Module, dataset: ProcessDataset, *, num_samples: int = 
     Args:
         model: model with hook points ``blocks.<n>.attention.mixed`` and ``residual.<n>``.
         dataset: samples; the last sequence, of at least five observations, is read.
-        num_samples: number of samples, at most the windows of recorded sequences; the last quarter tests the maps.
+        num_samples: number of samples, at most one per window of recorded sequences; the last quarter tests the maps.
         seed: seed of the bootstrap.
 
     Returns:
         Rows (component, layer, head, ablation, quantity, value, low, high, error, before, samples); `before` is the
-        loss or R² of the intact model. Intervals are 95 % over samples.
+        loss or R² of the intact model. The 95 % interval (low, high) is over samples.
 
     Raises:
         InputError: the model lacks these hook points, or sequences are too short.
@@ -178,7 +178,7 @@ def paths(
         seed: seed of the bootstrap.
 
     Returns:
-        Rows (sender, receiver, quantity, value, low, high, error, before, samples). Intervals are 95 % over samples.
+        Rows (sender, receiver, quantity, value, low, high, error, before, samples), as in `mechanisms`.
 
     Raises:
         InputError: the model is of another type, the ablation is unknown, or sequences are too short.

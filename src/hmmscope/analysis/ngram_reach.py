@@ -46,10 +46,10 @@ class NgramReach(Shown):
         accuracy: accuracy of each predictor: ``optimum``, ``known-component``, ``order-0`` to ``order-4``,
             ``context-tree``, and the observers.
         loss: cross-entropy of each predictor, nats.
-        component: accuracy of linear probes of the component in ``symbol counts``, ``untrained layer 0``, ...
+        component: accuracy of linear probes for the component from ``symbol counts``, ``untrained layer 0``, ...
         chance: frequency of the most common component, or None.
         num_components: number of components that the probe distinguishes, or None.
-        num_samples: number of samples on which the accuracies were measured.
+        num_samples: number of samples.
         no_optimum: reason why the optimum is unknown, or None.
     """
 

@@ -69,7 +69,7 @@ class TunedNgrams:
         Args:
             dataset: prompts of the training pool.
             num_samples: number of prompts (default: about `OBSERVATIONS` observations).
-            orders: the orders 0 to `orders`, at least, are tuned.
+            orders: order up to which n-grams are always tuned; higher orders follow while the loss falls.
             asked: mask of the predicted observations that the loss includes (predicted,).
 
         Raises:
@@ -148,7 +148,7 @@ UNTUNED = TunedNgrams(tuple((1.0,) * (order + 1) for order in range(4)), 3, Fals
 
 
 def other_samples(dataset: ProcessDataset) -> ProcessDataset | None:
-    """Return a dataset of the same process, or of its prior, with the random stream "counting".
+    """Return a dataset of the same process, or of its prior process, with the random stream "counting".
 
     For recorded sequences, samples are windows of the training part; without a training part the result is None.
     """
@@ -179,7 +179,6 @@ def is_ngram(predictor: str) -> bool:
     return name == TREE or name.startswith("order-")
 
 
-# ---------------------------------------------------------------------------------------------------------------------
 # Tuning
 
 
@@ -273,7 +272,6 @@ def descend(
     return place, least
 
 
-# ---------------------------------------------------------------------------------------------------------------------
 # Evaluation
 
 

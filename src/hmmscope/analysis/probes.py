@@ -45,7 +45,7 @@ class ProbeData(Shown):
     Attributes:
         features: activations (layer, example, feature).
         labels: classes (example,).
-        samples: sample index of each example (example,); examples are split by sample.
+        samples: sample index of each example (example,); all examples of a sample either train or test the probe.
         num_classes: number of classes.
         ceiling: accuracy of the exact posterior's most likely class; 1 for observed labels.
         inside: mask (every,), False for padding and missing values, or None.
@@ -158,7 +158,7 @@ def probe(
         ``component``: the mixture component, read after the last observation;
         ``state``: the hidden state of a single HMM, at positions >= 4;
         ``previous-k``: the observation k steps back, at positions >= 4;
-        ``belief``: the filtered posterior after every observation; the result has the rows of `geometry`, R² as accuracy.
+        ``belief``: the filtered posterior after every observation; the rows are those of `geometry`, R² as accuracy.
 
     The probe is a multinomial logistic regression on standardised features with ridge penalty 1e-3, trained on three
     quarters of the samples. The controls are permuted training labels and untrained networks.
@@ -168,14 +168,14 @@ def probe(
         dataset: samples; the target ``component`` needs a mixture.
         target: name of the target (default: ``component`` for a mixture, otherwise ``belief``).
         layers: module names (default: the residual stream).
-        num_samples: number of samples, at most the number of windows of recorded sequences.
+        num_samples: number of samples, at most one per window of recorded sequences.
         shuffled_labels: True adds the control with permuted labels.
         seed: seed of permutation and bootstrap.
         options: see `InstrumentOptions`.
 
     Returns:
         Rows (target, layer, layer_name, labels "true" or "shuffled", accuracy, low, high, chance, ceiling, samples,
-        twins, share, share_low, share_high, beyond_twins), see `geometry`. Intervals are 95 % over test samples, for
+        twins, share, share_low, share_high, beyond_twins), see `geometry`. 95 % intervals are over test samples, for
         `share` also over controls.
 
     Raises:

@@ -37,7 +37,7 @@ def shuffle_test(
 ) -> ResultTable:
     """Permute the demonstrations of prompts, and measure how the last token's attention logits change.
 
-    The attended keys are the observations of the demonstrations.
+    The keys are the observations of the demonstrations.
 
         cv = mean over keys of the standard deviation over permutations / mean over keys of |logit|
 
@@ -54,9 +54,10 @@ def shuffle_test(
         seed: seed of the permutations.
 
     Returns:
-        Rows (layer, head, metric, value, low, high, samples); layers count from 1. Metrics: ``cv``; ``cv_centred``,
-        without the mean over keys; ``attention_change``, total variation of the attention from its mean. The row of
-        layer 0, head -1 has the metric ``prediction_change``, except in mode "layer". Intervals are 95 % over prompts.
+        Rows (layer, head, metric, value, low, high, samples); layers count from 1. Metrics: ``cv``; ``cv_centred``, the
+        cv of logits minus their mean over keys; ``attention_change``, the total variation of the attention from its
+        mean over permutations; and, except in mode "layer", ``prediction_change``, that of the model's prediction, in a
+        row with layer 0 and head -1. The 95 % interval (low, high) is over prompts.
 
     Raises:
         InputError: the hook points are missing, there are fewer than two demonstrations, the mode is unknown, or mode
@@ -171,7 +172,6 @@ def attention_taps(model: nn.Module, what: str) -> list[str]:
     return names
 
 
-# ---------------------------------------------------------------------------------------------------------------------
 # Permutations
 
 
@@ -235,7 +235,6 @@ def _logits_at(attention: nn.Module, x_BTD: Tensor, positions: Tensor, attend_at
     return found[0]
 
 
-# ---------------------------------------------------------------------------------------------------------------------
 # Metrics
 
 

@@ -29,17 +29,17 @@ def strategies(model: nn.Module, dataset: ProcessDataset, *, num_samples: int = 
     """Compute how far a model's predictions are from simple predictors and the optimum.
 
     The predictors are ``uniform``; ``window-k``, exact predictions from the last k observations, for single sequences
-    of a known HMM; ``order-k``, in-context n-grams, for other datasets; and ``optimum``, if known. The value is
-    D(predictor, model), the KL divergence in nats, or the total variation if KL may be infinite.
+    of a known HMM; ``order-k``, in-context n-grams, for other datasets; and ``optimum``, if known. The value is the KL
+    divergence D(predictor, model) in nats or the total variation, by `metric`; an infinite value has no row.
 
     Args:
         model: map from tokens to logits, see `evaluate`.
         dataset: samples.
-        num_samples: number of samples, at most the number of windows of recorded sequences.
+        num_samples: number of samples, at most one per window of recorded sequences.
         max_order: largest k of ``window-k`` and ``order-k``.
 
     Returns:
-        Rows (predictor, metric, value, low, high, samples), intervals 95 % over samples.
+        Rows (predictor, metric, value, low, high, samples); the 95 % interval (low, high) is over samples.
 
     Raises:
         InputError: the stationary distribution is not unique, or observations are vectors.
@@ -92,7 +92,6 @@ def _predictors(
     return found | ({"optimum": target.optimum(batch)} if target.exact else {})
 
 
-# ---------------------------------------------------------------------------------------------------------------------
 # During training
 
 

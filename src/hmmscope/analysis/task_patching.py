@@ -52,8 +52,8 @@ def task_patching(
     D(reference, model after) / D(reference, model before).
 
     The reference is the prediction of the exact filter with A's component on B's test sequence (``filter``), or of the
-    model after A's demonstrations (``model``). D is the KL divergence in nats if it is finite, else the total
-    variation. Positions count only where B's test sequence has positive probability under A's component.
+    model after A's demonstrations (``model``). D is the KL divergence in nats or the total variation, by `metric`; an
+    infinite D has no row. D is a mean over positions at which B's test sequence is possible under A's component.
 
     Args:
         model: any module.
@@ -62,12 +62,12 @@ def task_patching(
         num_samples: number of prompts, each paired with a prompt of another component.
         rank: dimension of the task subspace; 0 for all directions.
         columns: positions to patch: those of the "test" sequence, or "all".
-        num_random: number of random subspaces; the control is their mean.
+        num_random: number of random subspaces; the control is the mean result over them.
         seed: seed of subspaces and bootstrap.
 
     Returns:
         Rows (layer, layer_name, subspace, rank, reference, metric, value, low, high, error, before, after, samples).
-        Intervals are 95 % over patched prompts.
+        The 95 % interval (low, high) is over patched prompts.
 
     Raises:
         InputError: the process is not a mixture, or there are no demonstrations or fewer than two components.

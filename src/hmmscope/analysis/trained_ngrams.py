@@ -64,7 +64,7 @@ class TrainedNgrams:
     The hyperparameters of `ngram_laws` and `context_tree_laws` are chosen to minimise the leave-one-out loss.
 
     Args:
-        process: recorded sequences, whose stream "train" is used.
+        process: recorded sequences; the counts are of their stream "train".
         max_order: length of the longest context; reduced if there would be more than 2^62 contexts.
 
     Attributes:
@@ -107,8 +107,6 @@ class TrainedNgrams:
         self.strengths, losses = tuned_ngrams(own, totals, self.num_symbols, longest)
         self.order = least_within_margin(losses)
         self._tune_trees(own, totals, np.column_stack(nodes))
-
-    # -- trees
 
     def _tune_trees(self, own: NDArray[np.float64], totals: NDArray[np.float64], nodes: NDArray[np.int64]) -> None:
         found, start = [], [-3.0, -3.0]
@@ -166,8 +164,6 @@ class TrainedNgrams:
         whole = pseudo * self.num_symbols
         found = np.add.reduceat(_log_gamma(counts, pseudo), level.begins[:-1])
         return found - _log_gamma(totals, whole)
-
-    # -- predicting
 
     def predictions(
         self, observations: Int64[Tensor, "batch time"], positions: NDArray[np.int64]
@@ -236,7 +232,6 @@ def _log_gamma(counts: NDArray[np.int64], start: float) -> NDArray[np.float64]:
     return table[where]
 
 
-# ---------------------------------------------------------------------------------------------------------------------
 # Evaluation
 
 
@@ -252,7 +247,7 @@ def ngram_baselines(
         train: dataset of training prompts; or, without `test`, `SequenceData` or anything that it reads.
         test: dataset to score, with the same layout.
         num_samples: number of samples or windows to score.
-        orders: the n-grams of orders 0 to `orders`, at least, are scored.
+        orders: order up to which n-grams are always scored, see `TunedNgrams.tuned`.
         reading: options of `SequenceData`, such as `column` or `missing`.
 
     Raises:

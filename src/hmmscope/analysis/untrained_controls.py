@@ -66,6 +66,7 @@ class InstrumentOptions:
             require_count("num_points", self.num_points)
 
     def num_controls_or(self, default: int = NUM_TWINS) -> int:
+        """Return `num_controls`, or `default` if it is None."""
         return default if self.num_controls is None else self.num_controls
 
     def without(self, **unused: str) -> "InstrumentOptions":
@@ -81,7 +82,7 @@ class UntrainedControls(Shown):
 
     Attributes:
         models: the networks; empty if there are none.
-        reason: reason why there are no networks.
+        reason: why there are no networks.
     """
 
     models: tuple[nn.Module, ...]
@@ -97,7 +98,7 @@ class ExplainedFraction(Shown):
         controls: mean R² or accuracy of the controls, or None.
         num_controls: number of controls.
         value, low, high: the fraction with its 95 % interval, or None if not identifiable.
-        reason: reason why the fraction is not identifiable.
+        reason: why the fraction is not identifiable.
     """
 
     read: float
@@ -142,17 +143,17 @@ def draw_controls(
 ) -> UntrainedControls:
     """Copy a network with new initial weights, each copy from its own seed.
 
-    Without `controls`, models of this library are rebuilt from their spec, transformers from their configuration,
-    TransformerLens models by the inner initializers, and other modules by the ``reset_parameters`` of each submodule.
-    The result has no controls if the copies' weights have another scale than the model's, or if a buffer may be
-    learned (see `initialization`).
+    Without `controls`, models of this library are rebuilt from their spec and models of transformers from their
+    configuration. TransformerLens models are initialized by the model that they wrap, and other modules by the
+    ``reset_parameters`` of each submodule. The result has no controls if the copies' weights have another scale than
+    the model's, or if a buffer may be learned (see `initialization`).
 
     Args:
         model: any module.
         num_controls: number of controls, 0 or at least 3.
         seed: seed in [0, 2^32).
         controls: function that makes an untrained module.
-        first: network with its initial weights, if known.
+        first: the network with its initial weights, if known.
 
     Returns:
         Controls on the network's device, or no controls and the reason.
@@ -267,7 +268,7 @@ def explained_beyond_controls(
         left: unexplained fraction of the network (1 + resamples,).
         twins_left: unexplained fraction of each control (1 + resamples, control).
         num_samples: number of test samples.
-        reason: reason why there are no controls.
+        reason: why there are no controls.
 
     Source: this project.
     """
