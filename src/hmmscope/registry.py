@@ -1,7 +1,7 @@
 """Registries of processes, models, instruments and experiments by name.
 
 Another package registers objects through entry points. Modules in the group "hmmscope" are imported at the first
-lookup, those in "hmmscope.experiments" when experiments or claims are needed:
+lookup, modules in "hmmscope.experiments" when experiments or claims are needed:
 
     [project.entry-points.hmmscope]
     my-lab = "my_lab.hmms"
@@ -57,7 +57,7 @@ PLUGINS, EXPERIMENTS = "hmmscope", "hmmscope.experiments"
 SEPARATE = ("hmmscope-papers", "hmmscope-studies")
 _GROUPS = {"experiment": EXPERIMENTS, "claim": EXPERIMENTS, "page": "hmmscope.pages", "folder": "hmmscope.folders"}
 #: Method that a registered class of each kind must have.
-_BUILT = {"process": "build()", "layout": "", "model": "build(ports, generator)"}
+_BUILT = {"process": "build()", "layout": "", "model": "build(model_io, generator)"}
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*(\.[0-9][A-Za-z0-9_-]*)*")
 _found: dict[str, dict[str, Any]] = {kind: {} for kind in (*_FOLDERS, *_GROUPS)}
 #: Names by stored names, for each kind.
@@ -72,7 +72,7 @@ class Size:
 
     Attributes:
         model: Name of the registered model.
-        fields: Values by the names of the model's fields.
+        fields: Values of the model's fields, by name.
         about: One-line description.
     """
 
@@ -160,10 +160,12 @@ def process(name: str, *, stored: str | None = None) -> Callable[[T], T]:
 
 
 def layout(name: str, *, stored: str | None = None) -> Callable[[T], T]:
+    """Register a dataclass that inherits from `Layout`; see `process` for `stored`."""
     return _register("layout", name, stored)
 
 
 def emission(name: str) -> Callable[[T], T]:
+    """Register a subclass of `EmissionHMM`, a family of emission distributions."""
     if name == "symbols":
         raise InputError("emission 'symbols': is reserved for HMMs with symbols; choose another name")
 
@@ -176,11 +178,12 @@ def emission(name: str) -> Callable[[T], T]:
 
 
 def density(name: str) -> Callable[[T], T]:
+    """Register a subclass of `DensityHead`."""
     return _register("density", name)
 
 
 def model(name: str, *, stored: str | None = None) -> Callable[[T], T]:
-    """Register a frozen dataclass with `build(ports, generator) -> nn.Module`; see `process` for `stored`."""
+    """Register a frozen dataclass with `build(model_io, generator) -> nn.Module`; see `process` for `stored`."""
     return _register("model", name, stored)
 
 
@@ -193,6 +196,7 @@ def named_size(name: str, model: str, about: str, **fields: Any) -> None:
 
 
 def sizes() -> dict[str, Size]:
+    """Return all registered sizes by name."""
     entries("model")
     return dict(sorted(_sizes.items()))
 
@@ -259,6 +263,7 @@ def page(name: str) -> Callable[[T], T]:
 
 
 def folder(name: str) -> Callable[[T], T]:
+    """Register a type of result folder, with functions that recognise and verify it."""
     return _register("folder", name)
 
 
@@ -273,6 +278,7 @@ def in_order(kind: str) -> list[Any]:
 
 
 def entries(kind: str) -> Entries:
+    """Return all objects of a kind by name, including those of plugins."""
     for folder in _FOLDERS.get(kind, ()):
         if folder not in _scanned:
             _scanned.add(folder)
@@ -328,6 +334,7 @@ def _load_plugins(group: str) -> None:
 
 
 def lookup(kind: str, name: str, field: str | None = None) -> Any:
+    """Return a registered object; raise InputError if the name is unknown."""
     known = entries(kind)
     if name not in known:
         unknown = unknown_name(field or kind, name, known)
@@ -341,6 +348,7 @@ def not_registered(unknown: UnknownNameError) -> InputError:
 
 
 def build_spec(kind: str, data: dict[str, Any], where: str) -> Any:
+    """Build a registered spec from its fields and the key ``name``."""
     known, named = entries(kind), sizes() if kind == "model" else {}
     name = data.get("name") if isinstance(data, dict) else data
     if not isinstance(data, dict) or not isinstance(name, str) or (name not in known and name not in named):
