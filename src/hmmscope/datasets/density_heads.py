@@ -65,7 +65,7 @@ class DensityHead(ABC):
 
 @registry.density("gaussian")
 class GaussianHead(DensityHead):
-    """Components N(mean, (AᵀA)^-1); a triangular A is given by outputs for its log diagonal and other entries.
+    """Components N(mean, (AᵀA)^-1); the network outputs the log diagonal and the other entries of a triangular A.
 
     log density = sum_y log A_yy - |A (z - mean)|^2 / 2 - Y/2 log 2 pi - sum_y log width_y,   z = (vector - centre) /
     width,   A_yy^-2 = exp(-2 output_y) + least_variance_y

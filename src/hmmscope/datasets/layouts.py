@@ -55,6 +55,7 @@ class Layout:
 
     @cached_property
     def num_observations(self) -> int:
+        """Number of observations of a sample."""
         return sum(self.sequence_lengths)
 
     @cached_property
@@ -80,6 +81,7 @@ class Layout:
 
     @cached_property
     def context_length(self) -> int:
+        """Number of tokens of a sample."""
         return int(self.token_positions[-1]) + 1
 
     @cached_property

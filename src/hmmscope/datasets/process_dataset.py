@@ -65,7 +65,7 @@ class ProcessDataset:
         length: number of observations per sample (default for recorded sequences: that of the longest, at most 256).
         seed: seed in [0, 2^32).
         layout: `Layout`, instead of `length`.
-        stream: name of the random stream: "corpus", "train", "evaluate" or "probe".
+        stream: name of the random stream: "corpus", "train", "evaluate", "probe", "test" or "counting".
         device: device of the batches; it does not change the samples.
 
     ``dataset[0:1024]``, ``dataset[[5, 3]]`` and ``dataset[7]`` return a `Batch`; ``dataset.stream(64)`` returns an
@@ -105,6 +105,7 @@ class ProcessDataset:
 
     @property
     def num_symbols(self) -> int:
+        """Number of symbols of the process."""
         return self.process.num_symbols
 
     @property
@@ -116,7 +117,7 @@ class ProcessDataset:
         return f"ProcessDataset({self.process!r}, {self.layout!r}, seed={self.seed}, stream={self.stream_name!r})"
 
     def different(self, num_samples: int) -> int:
-        """Return the smaller of `num_samples` and the number of windows of recorded sequences."""
+        """Return `num_samples`, or for recorded sequences at most their number of windows."""
         different = self.process.num_different(self.stream_name, self.layout.num_observations)
         return num_samples if different is None else min(num_samples, different)
 

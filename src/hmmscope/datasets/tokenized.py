@@ -38,7 +38,7 @@ class TextLayout(Layout):
         prefix: text before the first name.
         num_demonstrations: number of sequences before the last one.
         demonstration_length: number of observations of each demonstration.
-        delimiter: text between sequences; it has the values of `separator`.
+        delimiter: text between sequences, with the same values as `separator`.
 
     Attributes:
         symbol_tokens: token of each symbol.

@@ -52,7 +52,7 @@ def export_huggingface(thing: Any, path: str | Path, *, max_length: int | None =
     if os.path.lexists(path):
         raise RefusedError(f"{path}: exists; choose another path (--export)")
     if not os.path.isdir(path.parent):
-        raise InputError(f"out: the folder {path.parent} does not exist")
+        raise InputError(f"path: the folder {path.parent} does not exist")
     model = model_of(thing)
     exported = as_exported(model, max_length=max_length)
     ports = model.model_io

@@ -28,7 +28,7 @@ def from_pomegranate(
 ) -> HMM:
     """Convert a pomegranate HMM over symbols with end probabilities e_i:
 
-    - If rows sum to one, end probabilities are ignored. If these are all e, pomegranate's log-likelihood is log
+    - If rows sum to one, end probabilities are ignored. If they are all e, pomegranate's log-likelihood is log
     P(o_0..o_{T-1}) + log e.
     - Rows that sum to 1 - e are divided by 1 - e. P_pomegranate(o_0..o_{T-1}) = P(o_0..o_{T-1}) (1 - e)^{T-1} e.
     - Rows that sum to 1 - e_i with unequal e_i raise an error unless `ends` is set, because sequences of a given length

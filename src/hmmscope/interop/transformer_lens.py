@@ -58,9 +58,7 @@ class TransformerLensModel(LibraryModel):
 
     Args:
         model: ``TransformerBridge``, or another model with ``cfg`` and ``hook_dict``.
-        num_symbols: number of outputs to keep, from the first (default: all).
-        symbols: token of each symbol, instead of `num_symbols`.
-        call: function that calls the model; see `LibraryModel`.
+        num_symbols, symbols, call: see `LibraryModel`.
 
     Raises:
         InputError: the model has another type, or the outputs are invalid.

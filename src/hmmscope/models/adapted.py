@@ -346,7 +346,7 @@ def title_of(model: Any) -> str:
 
 
 def called_title(model: nn.Module) -> str:
-    """Return `title_of` and, for an `adapt` with `call`, how `call` must be written so that attention is found."""
+    """Return `title_of`, with a hint on how the `call` of `adapt` must be written so that attention is found."""
     own = False
     for shell in (named_module(model), getattr(model, "module", None), getattr(model, "call", None)):
         own |= isinstance(shell, AdaptedModule) and isinstance(shell.call, _Call) and shell.call._call is not None

@@ -1,6 +1,6 @@
 """Block chain-of-thought: after every `block_length` positions, the model reads its own prediction.
 
-The first position of every block but the first block has the extra input features [answer, 1], other positions zeros.
+The first position of each block but the first has the extra input features [answer, 1]; other positions have zeros.
 The answer is the softmax of the model's outputs at the previous position, or the output vector, and has no gradient.
 
 Source: [Limits] §4.3 and App. C.2; the paper does not specify these features.

@@ -41,7 +41,7 @@ class DecoderSpec:
         rotary_base: pair i of a head rotates by position * rotary_base^(-2i/head width).
 
     Source: [Limits] §2.2, A.1, C.1, which do not state MLP width, dropout sites and attention scaling. The registered
-    model "decoder-paper" has its size.
+    model "decoder-paper" has the paper's size.
     """
 
     num_layers: int = 2
@@ -127,7 +127,7 @@ class RoFormerSpec:
         rotary_base: base of the rotation frequencies.
 
     Source: [MultiTask] §5, which does not state norm, MLP, rotary base and dropout. The registered model
-    "roformer-paper" has its size.
+    "roformer-paper" has the paper's size.
     """
 
     num_layers: int = 2

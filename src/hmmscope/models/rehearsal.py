@@ -30,7 +30,7 @@ ROUNDING, EPSILONS = 1e-4, 8.0
 _QUANTIZED_ROUNDING = 0.03
 #: Tolerance for rows that sum to one.
 _SUMS = 1e-3
-#: Begin of the warning of a model that sees later tokens.
+#: First words of the warning about a model that sees later tokens.
 _NOT_CAUSAL = "the model is not causal"
 #: Fraction of positions that repeat the current token, above which answers seem shifted.
 _ECHOES = 0.98
@@ -158,7 +158,7 @@ def _rehearse_gradients(module: nn.Module, inputs: Tensor) -> tuple[str, ...]:
         lost.append("the value of get_extra_state")
     if not lost:
         return ()
-    rule = "checkpoints do not store this state, so a resumed or loaded run starts from the initial state"
+    rule = "checkpoints do not store this state, so a resumed or loaded run loses it; register it as a buffer"
     return (f"the model keeps state outside of the tensors of its state_dict ({', '.join(lost[:16])}); {rule}",)
 
 

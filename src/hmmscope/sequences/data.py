@@ -52,7 +52,7 @@ class SequenceData(Dataset[Tensor]):
     ``DataLoader(data, collate_fn=data.collate)``.
 
     Args:
-        source: lists of symbols, texts, an integer array or tensor (sequence, time), a table with such a column
+        source: lists of symbols, texts, an integer array or tensor (sequence, time), a table with a column of symbols
             (`datasets.Dataset`, a frame, a mapping), a path (text, FASTA, .csv, .tsv, .jsonl, .npz, .npy, .safetensors,
             .parquet), or `SequenceData`.
         symbols: all names in order, or the number of symbols (default: sorted names, or numbers up to the largest).
@@ -145,14 +145,14 @@ class SequenceData(Dataset[Tensor]):
 
     @classmethod
     def from_encoded(cls, encoded: Encoded, title: str, seed: int = 0) -> "SequenceData":
+        """Return encoded sequences as `SequenceData`."""
         data = cls.__new__(cls)
         data._set(encoded, title, seed)
         return data
 
-    # -- contents
-
     @property
     def alphabet(self) -> Alphabet:
+        """The symbols and the reading options."""
         return Alphabet(self.symbols, self.num_symbols, read_options=self.read_options)
 
     @property
@@ -177,6 +177,7 @@ class SequenceData(Dataset[Tensor]):
 
     @cached_property
     def num_missing(self) -> int:
+        """Number of missing observations."""
         return num_equal(self.flat, self.num_symbols)
 
     @property
@@ -187,6 +188,7 @@ class SequenceData(Dataset[Tensor]):
 
     @property
     def longest(self) -> int:
+        """Length of the longest sequence."""
         return int(self.lengths.max())
 
     @property
@@ -229,6 +231,7 @@ class SequenceData(Dataset[Tensor]):
         return self.from_encoded(replace(self._encoded, flat=flat, lengths=lengths, **about), self.title, self.seed)
 
     def as_text(self, sequence: Any) -> str:
+        """Return a sequence of symbol numbers as text."""
         names = self.symbols or tuple(map(str, range(self.num_symbols)))
         glue = "" if self.symbols and all(len(name) == 1 for name in names) else " "
         return glue.join(names[code] if 0 <= code < len(names) else "?" for code in map(int, sequence))
@@ -258,9 +261,8 @@ class SequenceData(Dataset[Tensor]):
     def __hash__(self) -> int:
         return hash(self.digest)
 
-    # -- description
-
     def describe(self) -> str:
+        """Return two lines: sizes and symbols, then the first sequence."""
         names = self.symbols or ()
         listed = " ".join(map(in_a_line, names[:_SHOWN_SYMBOLS])) + (" ..." if len(names) > _SHOWN_SYMBOLS else "")
         total = f"{self.num_observations} observations in {summary(self._encoded)}"
@@ -278,8 +280,6 @@ class SequenceData(Dataset[Tensor]):
         facts = {"title": self.title, "sequences": summary(self._encoded), "read as": self.how}
         names = {} if self.symbols is None else {"symbols": ", ".join(map(in_a_line, self.symbols[:40]))}
         return html_table("SequenceData", facts | names | {"first": in_a_line(self._encoded.first)})
-
-    # -- batches
 
     def padded(self, length: int | None = None) -> tuple[Int64[Tensor, "sequence time"], Int64[Tensor, " sequence"]]:
         """Return a zero-padded array of all sequences, cut to `length` if it is given, and their lengths."""
@@ -304,8 +304,6 @@ class SequenceData(Dataset[Tensor]):
             order = numpy_generator(shuffle, "shuffled-sequences").permutation(len(self))
         for begin in range(0, len(self), batch_size):
             yield self.collate([self[int(number)] for number in order[begin : begin + batch_size]])
-
-    # -- parts
 
     def cut(self, length: int) -> "SequenceData":
         """Cut the sequences into pieces of at most `length` observations."""
@@ -345,6 +343,7 @@ class SequenceData(Dataset[Tensor]):
         return self.from_encoded(replace(self._encoded, how=f"{self.how}; {more}"), self.title, self.seed)
 
     def prefixes(self, length: int) -> "SequenceData":
+        """Return the first `length` observations of each sequence."""
         require_count("length", length)
         lengths = np.minimum(self._encoded.lengths, length)
         kept = np.arange(self.num_steps) - np.repeat(self._starts[:-1], self._encoded.lengths) < length
@@ -364,9 +363,9 @@ class SequenceData(Dataset[Tensor]):
         """
         require(
             train > 0 and validation > 0 and train + validation < 1,
-            "train",
-            "and validation must leave data for a training part",
-            train,
+            "train, validation",
+            "must be positive and leave data for a test part",
+            (train, validation),
         )
         keys = hashes_of((sequence.numpy().astype("<i8").tobytes() for sequence in self), seed)
         order = set(keys)
@@ -384,6 +383,7 @@ class SequenceData(Dataset[Tensor]):
         return Parts(*(self._chosen(np.flatnonzero(parts == part)) for part in range(3)))
 
     def seeded(self, seed: int) -> "SequenceData":
+        """Return the data with another seed of the split."""
         return self.from_encoded(self._encoded, self.title, seed)
 
     @cached_property
@@ -397,13 +397,13 @@ class SequenceData(Dataset[Tensor]):
 
     @property
     def validation(self) -> "SequenceData":
+        """Validation part; see `train`."""
         return self._parts.validation
 
     @property
     def test(self) -> "SequenceData":
+        """Test part; see `train`."""
         return self._parts.test
-
-    # -- files
 
     def save(self, path: object) -> None:
         """Write the data to a new .safetensors, .npz or .jsonl file, from which `SequenceData` restores it.

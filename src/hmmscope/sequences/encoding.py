@@ -35,14 +35,9 @@ class Encoded(Shown):
 
     Attributes:
         flat: symbols of all sequences, one after the other (observation,); `num_symbols` where missing.
-        lengths: lengths of the sequences (sequence,).
-        symbols: names of the symbols, or None.
-        num_symbols: number of symbols.
-        how: a sentence on how the source was read.
+        lengths, symbols, num_symbols, how, read_options, names: see `SequenceData`.
         first: beginning of the first sequence, as text.
-        read_options: options that read another source in the same way.
         index: time stamps or row labels of all observations (observation,), or None.
-        names: names of the sequences, or None.
     """
 
     flat: NDArray[np.integer]

@@ -18,14 +18,8 @@ class ReadOptions:
     """Options for reading sequences; None means that the option is not set.
 
     Attributes:
-        unit: the unit of text that is a symbol, one of `encoding.UNITS`.
-        column: the column or array with the symbols.
-        group: the column that names the sequence of each row.
-        axis: time axis of a 2-d array: 0 if columns are sequences, 1 if rows are.
-        missing: values that mark missing observations, see `Missing`.
-        time: the column with the time stamp of each row.
+        unit, column, group, axis, missing, time, every, gap, sort, duplicates: see `SequenceData`.
         inputs: the column with the inputs of a model.
-        every, gap, sort, duplicates: see `TimeAxis`.
     """
 
     unit: str | None = None

@@ -41,7 +41,7 @@ class ReadRequest:
         what: name of the source in messages.
         alphabet: symbols that are already known.
         read_options: options that the caller asks for.
-        lengths: lengths of padded rows, or of the sequences that follow each other in one row.
+        lengths: see `SequenceData`.
         kept: options stored with a process, used where an option in `read_options` is None.
     """
 

@@ -42,11 +42,9 @@ class SequenceStream:
         longest: length of the pieces into which longer sequences are cut; lines of words or numbers are never cut.
 
     Attributes:
-        symbols: names of the symbols, or None.
-        num_symbols: number of symbols.
+        symbols, num_symbols, read_options: see `SequenceData`.
         size: size of the file in bytes.
         position: bytes of the file that the last iteration has read.
-        read_options: options that read another source in the same way.
 
     Raises:
         InputError: another type of file, no unit, no sequence, a line above 64 MiB; during iteration, unknown symbols.

@@ -41,11 +41,7 @@ class TimeAxis(NamedTuple):
     """Options that assign times to the rows of a table.
 
     Attributes:
-        time: column of time stamps.
-        every: the time step, or "row" if each row is one step.
-        gap: longest time between two rows of one sequence.
-        sort: whether to sort the rows of each sequence by time.
-        duplicates: which of several rows in one step to keep, "first" or "last"; by default they raise an error.
+        time, every, gap, sort, duplicates: see `SequenceData`.
     """
 
     time: str

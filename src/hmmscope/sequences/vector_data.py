@@ -50,8 +50,7 @@ class VectorData:
         rows: vectors of all sequences, one after the other (row, coordinate); NaN marks a missing entry.
         lengths: lengths of the sequences (sequence,).
         columns: names of the coordinates, or None.
-        how: a sentence on how the source was read.
-        read_options: options that read another source in the same way, or None.
+        how, read_options: see `hmmscope.SequenceData`.
         steps: time stamps or labels of the rows, and names of the sequences, or None.
     """
 
@@ -84,6 +83,7 @@ class VectorData:
 
     @cached_property
     def sequences(self) -> tuple[Float64[Tensor, "time coordinate"], ...]:
+        """The vectors of each sequence."""
         return self.rows.split(self.lengths.tolist())
 
     def __getitem__(self, number: int) -> Float64[Tensor, "time coordinate"]:
@@ -95,6 +95,7 @@ class VectorData:
         return torch.nn.utils.rnn.pad_sequence(parts, batch_first=True, padding_value=torch.nan)
 
     def describe(self) -> str:
+        """Return the sizes of the data as text."""
         width, least, most = self.rows.shape[1], int(self.lengths.min()), int(self.lengths.max())
         said = f"{self.num_observations} observations of {width} coordinate{'s' * (width != 1)} in {len(self)} sequence"
         said += f"{'s' * (len(self) != 1)} of {least}" + (f" to {most}" if most > least else "")
@@ -128,11 +129,10 @@ def read_vectors(
     Args:
         source: array, tensor, list, frame, mapping of columns, `VectorData`, or a file (.csv, .tsv, .parquet, .jsonl, .npy,
             .npz, .safetensors; text may be packed).
-        column: names of columns, a list or text with commas (default: all but `group` and `time`), or of an array.
-        group: column that names the sequence of each row.
+        column: a list, or text with commas, of column names (default: all but `group` and `time`), or an array's name.
+        group, axis, lengths: see `hmmscope.SequenceData`.
         missing: values that mark a missing entry (default: NA, NaN, nan); an empty cell is always missing.
-        axis, lengths: time axis of a 2-d array (0: columns are sequences, 1: rows are), and lengths of the sequences.
-        symbols_from: options of an earlier reading; they apply where no option is given here.
+        symbols_from: `read_options` of an earlier result, used where an option is not given here.
         width: number of coordinates, if known.
         time_axis: `time`, `every`, `gap`, `sort` and `duplicates`, see `hmmscope.SequenceData`.
 

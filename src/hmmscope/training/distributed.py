@@ -75,8 +75,7 @@ class ProcessGroup:
 def joined(device: Literal["auto", "cpu", "cuda"]) -> Iterator[ProcessGroup]:
     """Yield the group of the processes that torchrun started, or of one process without torchrun.
 
-    Only the leader runs the code after the ``with`` block. After an error in one process, all others end with the same
-    exit code.
+    Only the leader runs the code after the ``with`` block.
     """
     size = _number("WORLD_SIZE", 1)
     if size == 1:
