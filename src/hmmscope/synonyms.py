@@ -48,13 +48,13 @@ time | time
     the index of an observation, from 0
     time step
 mixture | Mixture
-    a process that draws an HMM for each sample
+    a process that draws one of several HMMs for each sample
     mixture model, ensemble
 component | components, component
     one HMM of a mixture
     task, expert
 pool | num_components
-    the set of HMMs that prompts are drawn from
+    the set of HMMs that generate the prompts
     task set
 initial distribution | initial
     the probabilities of the state at time 0
@@ -84,7 +84,7 @@ sequence start | reset_mask, lengths
     the times at which a new sequence begins
     episode boundary, reset
 stream | stream, seed
-    a named random source
+    a named source of random numbers
     random state, generator
 # Exact inference
 belief state | filter_beliefs, infer
@@ -124,19 +124,19 @@ Bayes loss | bayes_loss
     the loss of the Bayes optimum on given samples
     Bayes error, irreducible loss
 entropy rate | entropy_rate
-    the mean Bayes loss of long sequences
+    the limit of the mean Bayes loss per observation in long sequences
     entropy, conditional entropy
 stationary distribution | stationary_distribution
     the distribution that transitions leave unchanged
     steady state, invariant distribution
 mixing time | mixing_time
-    the time after which the initial state no longer matters
+    the number of observations after which the belief hardly depends on the initial state
     forgetting
 fixed memory | memory_beliefs, infer --memory
     inference from the last L observations only
     context window, sliding window
 ceiling | ceiling
-    the score of a predictor with more information
+    the score of a predictor that has more information than the model
     upper bound
 # Models and training
 dataset | ProcessDataset
@@ -146,7 +146,7 @@ token | tokens
     a symbol, delimiter or placeholder at one position
     input id
 vocabulary size | vocab_size
-    the number of different tokens of a model
+    the number of different tokens that a model reads
     vocabulary, vocab
 position | num_positions, positions
     the place of a token in a sample, from 0
@@ -161,13 +161,13 @@ width | width
     the dimension of the residual stream
     hidden size, d_model
 engine | training.engine
-    the implementation of training: compiled or torch
+    the implementation of training, compiled or torch
     backend
 configuration | RunConfig
-    every value that fixes the numbers of a run
+    all settings that determine the result of a run
     hyperparameters, config
 checkpoint | checkpoint_every, num_log_checkpoints
-    weights and optimiser state of one step on disk
+    weights and optimiser state after one training step, stored on disk
     snapshot
 run | Run, load_run
     the folder of one trained model
@@ -186,7 +186,7 @@ n-gram baselines | ngram_baselines, infer --ngram-baselines
     predictors from counts of the last few symbols
     n-gram, ngram, unigram, bigram, Markov baseline, counting
 evaluation | evaluate
-    loss by position, with the optimum and baselines
+    losses by position of a model, the optimum and baselines
     test, metrics
 untrained control | untrained_model
     the same architecture with newly drawn weights
@@ -204,10 +204,10 @@ intervention | intervene
     an edit of an activation
     patching, activation patching, steering, ablation
 belief map | belief_map
-    the affine map from activations to belief states
+    belief states computed from activations by a fitted affine map
     belief geometry
 fit length | fit_length
-    the length up to which the loss stays below an error rate
+    the position up to which the evaluation loss stays below a threshold
     length generalization
 model page | look
     one offline page about a model
@@ -216,13 +216,13 @@ experiment | run, Experiment
     models to train, measurements, figures and claims under one name
     reproduction, benchmark suite
 claim | claims, claim
-    a sentence of a paper with the decision rule for it
+    a statement with a rule that decides whether measurements support it
     hypothesis, hypothesis test
 gate | gates
-    a precondition of the decision rule
+    a condition without which the decision rule does not apply
     precondition, sanity check
 verdict | claims, verdict
-    the result of the decision rule
+    the result of applying the decision rule to measurements
     outcome, conclusion
 """
 
