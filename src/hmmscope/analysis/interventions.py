@@ -167,7 +167,7 @@ def project_out(
     samples: Index = None,
     positions: Index = None,
 ) -> Edit:
-    """Return an edit that replaces the activation's component in the span of `directions` by that of `mean`, or zero.
+    """Return an edit that replaces the activation's component in the span of `directions` by that of `mean`, or by 0.
 
     x - (x - mean) Q Q^T   with an orthonormal basis Q.
     """
@@ -215,6 +215,7 @@ def ablate_head(
         head: index of the head, from 0.
         num_heads: number of heads in the layer.
         by: activation, such as a mean, that broadcasts to (batch, time, width) (default: zeros).
+        samples, positions: see `edited`.
     """
     if not 0 <= head < num_heads:
         raise InputError(f"head: must be in [0, {num_heads}), got {head}")

@@ -27,7 +27,7 @@ CONSTANT, LAST = "the best constant answer", "the best prediction from the last 
 
 @dataclass(frozen=True, repr=False)
 class Learned(Shown):
-    """Held-out losses, nats per symbol, and the fraction of the gap from a baseline to the optimum that is closed.
+    """Held-out losses in nats per symbol, and the fraction of the gap from baseline to optimum that a network closes.
 
     Attributes:
         loss: loss of the network.

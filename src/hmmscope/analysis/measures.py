@@ -15,9 +15,7 @@ class Measures(Tabular):
     """Metrics of several predictors at the same positions.
 
     Attributes:
-        measures: values by predictor, then by metric (sample, position); NaN marks padding.
-        demonstrations: number of earlier sequences in the sample (position,).
-        positions: number of earlier observations in the sequence (position,).
+        measures, demonstrations, positions: see `Score`.
     """
 
     measures: dict[str, dict[str, NDArray[np.float64]]]

@@ -192,7 +192,7 @@ def probe(
     num_samples = dataset.different(num_samples)
     require_count("num_samples", num_samples, 8, " (some train the probe, the others test it)")
     options = options_of(options, InstrumentOptions).without(num_points=NO_POINTS)
-    require(options.observer is None or target == "belief", "observer", "is for the target belief", target)
+    require(options.observer is None or target == "belief", "observer", "applies only to the target belief", target)
     if target == "belief":
         return _belief_rows(model, dataset, names, num_samples, shuffled_labels, seed, options)
     data, times = ProbeData.read(model, dataset, target, names, num_samples), reading_times(dataset, target)

@@ -91,7 +91,7 @@ class UntrainedControls(Shown):
 
 @dataclass(frozen=True, repr=False)
 class ExplainedFraction(Shown):
-    """The fraction of the variance (or errors) left unexplained by untrained controls that the network explains.
+    """The fraction that a network explains of the variance (or errors) that untrained controls leave unexplained.
 
     Attributes:
         read: R² or accuracy of the network.

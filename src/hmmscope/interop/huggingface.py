@@ -120,6 +120,7 @@ def from_huggingface(
     Args:
         source: model, or a folder with one.
         num_symbols: number of outputs to keep, from the first (default: the exported number, or all).
+        symbols: token of each symbol, instead of `num_symbols`; the result is then a `HuggingFaceModel`.
         layers: name of the model's list of layers (default: the first list of the configured length).
 
     Raises:

@@ -140,6 +140,7 @@ class HuggingFaceModel(LibraryModel):
     Args:
         model: maps ``input_ids`` to an object with ``.logits``.
         num_symbols, symbols, call: see `LibraryModel`.
+        layers: see `from_huggingface`.
 
     Raises:
         InputError: an encoder-decoder, invalid outputs, no layers, or a model that fails on a few tokens.

@@ -372,7 +372,8 @@ class SequenceData(Dataset[Tensor]):
         if len(order) < 3:
             if self.num_steps < 3:
                 raise InputError(
-                    f"{self.title}: {self.num_observations} observations ({self.how}) cannot be split into three parts"
+                    f"{self.title}: {self.num_observations} observations ({self.how}) cannot be split into three "
+                    "parts; give at least 3"
                 )
             found = "sequence" if len(order) == 1 else "different sequences"
             raise InputError(

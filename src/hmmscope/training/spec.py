@@ -24,8 +24,8 @@ class TrainingSpec:
     Attributes:
         num_steps: Number of optimiser steps.
         batch_size: Number of samples per step.
-        num_trajectories: Number of samples in a fixed training set; 0 for fresh samples at every step.
-        epoch_steps: Steps per epoch with fresh samples; 0 for a single epoch.
+        num_trajectories: Number of samples in a fixed training set; 0 for new samples at every step.
+        epoch_steps: Steps per epoch of new samples; 0 for a single epoch.
         schedule: Learning-rate schedule: "cosine" (decays to `final_fraction`), "halving" (every `halve_every`
             epochs), "constant" or "wsd" (constant, then linear to zero).
         learning_rate: Peak learning rate.
@@ -47,7 +47,8 @@ class TrainingSpec:
             "naive" (one pass per block).
         accumulation_steps: Number of parts of a batch, whose gradients are added in order; it changes the rounding.
         parallel: Method for several processes: "exact" (bit-identical to one process), "ddp" or "fsdp".
-        precision: "float32", "tf32" (on a GPU) or "bfloat16" (torch autocast, or compiled maps with float32 sums).
+        precision: "float32", "tf32" (on a GPU) or "bfloat16" (torch autocast; in the compiled engine, linear maps with
+            float32 sums).
         compile: True uses torch.compile.
         deterministic: True raises an error for nondeterministic operations.
         evaluate_every: Number of steps between evaluations on the "evaluate" stream; 0 for no evaluations.

@@ -44,7 +44,14 @@ def judged_outputs(
 def target_loss(
     model: nn.Module, batch: Batch, target: Target, *, block_length: int = 0, block_algorithm: str = "two-phase"
 ) -> Float[Tensor, ""]:
-    """Return the mean loss over positions with labels (cross-entropy in nats, or mean squared error)."""
+    """Return the mean loss over positions with labels (cross-entropy in nats, or mean squared error).
+
+    Args:
+        model: map from tokens or vectors to outputs.
+        batch: samples, such as `dataset[0:64]`.
+        target: see `make_target`.
+        block_length, block_algorithm: see `TrainingSpec`.
+    """
     outputs = judged_outputs(model, batch, target, block_length=block_length, block_algorithm=block_algorithm)
     return target.loss(outputs, batch.labels if isinstance(batch, LabelledBatch) else target.labels(batch))
 
