@@ -41,14 +41,12 @@ class EmissionHMM(VectorProcess):
     state_0 ~ initial;  state_{t+1} ~ transition[state_t];  observation_t ~ emission of state_t
 
     A family is a subclass that defines `file_arrays` (array names), `probability_arrays` (names of arrays with rows
-    that are distributions), `num_symbols` (coordinates) and the methods below. Unlike those of an `HMM`, probabilities
-    are not rounded.
+    that are distributions), `num_symbols` (coordinates) and the methods below. Probabilities are not rounded.
 
     Attributes:
         initial, transition: Initial distribution (state,) and `[i, j]` = P(next j given now i).
         chain: Initial distribution and transition matrix.
-        states: Names of the states, or None.
-        title, source: Description and origin.
+        states, title, source: As the arguments.
 
     Args:
         initial, transition: Probabilities (state,) and (state, state); rows sum to 1.
@@ -152,6 +150,7 @@ class EmissionHMM(VectorProcess):
 
     @classmethod
     def checked(cls, observations: Float64[Tensor, "*batch coordinate"]) -> Float64[Tensor, "*batch coordinate"]:
+        """Return observations; raise InputError if the family cannot emit them."""
         return observations
 
     @classmethod
@@ -185,6 +184,7 @@ class EmissionHMM(VectorProcess):
 
     @property
     def num_parameters(self) -> int:
+        """Number of free emission parameters."""
         return sum(self.num_free({}).values())
 
     @property
@@ -198,6 +198,7 @@ class EmissionHMM(VectorProcess):
         return [array]
 
     def restricted(self, positive: Mapping[str, Bool[Tensor, "..."]]) -> Self:
+        """Return the process with probability zero outside the masks."""
         tensors, found = self.file_tensors(), {}
         for name, allowed in positive.items():
             if bool((~allowed & (tensors[name] > 0)).any()):
@@ -207,11 +208,13 @@ class EmissionHMM(VectorProcess):
         return self.replaced(**found) if found else self
 
     def replaced(self, **arrays: Any) -> Self:
+        """Return the process with other arrays."""
         texts = {name: text for name, text in self.file_texts().items() if name not in ("evaluated_after", "reading")}
         return type(self)(**(self.file_tensors() | arrays | texts))
 
     @property
     def num_coordinates(self) -> int:
+        """Number of coordinates of an observation."""
         return self.num_symbols
 
     def vectors_of(self, observations: object) -> Float64[Tensor, "batch time coordinate"]:
@@ -331,6 +334,7 @@ class EmissionHMM(VectorProcess):
         return lines
 
     def emission_text(self, state: int) -> str:
+        """Describe the emissions of a state in one line."""
         pairs = zip(self.means[state].tolist(), self.variances[state].sqrt().tolist(), strict=True)
         said = [f"{steady(mean):.4g} ± {steady(deviation):.3g}" for mean, deviation in pairs]
         return ", ".join(said[:6]) + ", ..." * (len(said) > 6)

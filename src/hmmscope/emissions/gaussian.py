@@ -47,7 +47,7 @@ class GaussianHMM(EmissionHMM):
     Args:
         initial, transition: See `EmissionHMM`.
         means: Means (S, Y), or (S,) for one coordinate.
-        covariances: Variances or covariance matrices, in the shape of `covariance_type`.
+        covariances: See above.
         covariance_type: See above (default: inferred from the axes of `covariances`, which excludes "tied").
         states, title, source: See `EmissionHMM`.
 
@@ -201,8 +201,7 @@ def completed(observations: Float64[Tensor, "row coordinate"]) -> tuple[Tensor, 
 class RandomGaussianSpec:
     """A random Gaussian HMM with unit variances and a uniform initial distribution.
 
-    A transition row is `stay` on the same state plus (1 - stay) times a Dirichlet(1) draw; means are N(0,
-    separation^2).
+    A state stays with probability `stay`, or moves by a Dirichlet(1) row; means are N(0, separation^2).
 
     Attributes:
         num_states: number of states S.

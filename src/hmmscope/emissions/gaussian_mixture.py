@@ -43,7 +43,7 @@ class GaussianMixtureHMM(EmissionHMM):
         initial, transition: See `EmissionHMM`.
         weights: Mixture weights (S, K) of K Gaussians in S states; rows sum to 1.
         centres: Means of the Gaussians (S, K, Y).
-        covariances: Variances or covariance matrices, in the shape of `covariance_type`.
+        covariances: See above.
         covariance_type: See above (default: "diag").
         states, title, source: See `EmissionHMM`.
 

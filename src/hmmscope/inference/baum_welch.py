@@ -50,10 +50,10 @@ class BaumWelchFit:
         restart_gap: Log-likelihood difference between the best two restarts, in nats; infinite for one restart.
         restarts_agree: True if the best two restarts agree.
         bic: Bayesian information criterion; smaller is better.
-        num_free: Number of free probabilities of each parameter array; fixed ones have none, tied rows count once.
+        num_free: Number of free probabilities of each parameter array: 0 if the array is fixed; tied rows count once.
         num_zeros: Number of probabilities of each parameter array that `start` fixes at zero.
         history: Log-likelihood, in nats, by restart and iteration.
-        lists_free: True if `remarks` list the free parameters.
+        lists_free: True if `remarks` lists the free parameters.
         rules: Constraints of the fit by parameter array, or an `MStepSettings` that contains them.
     """
 
@@ -107,8 +107,8 @@ def fit_baum_welch(
 
     transition_ij ∝ E[transitions i -> j];  emission_iv ∝ E[symbols v emitted by i]
 
-    With `pseudo_count` c the fit is the posterior mode under independent Dirichlet(1 + c) priors of all rows. Zeros in
-    `start` stay zero.
+    With `pseudo_count` c the fit is the posterior mode under Dirichlet(1 + c) priors of rows. Zeros in `start` stay
+    zero.
 
     At least three restarts run. The search ends when the log-likelihoods of the best two restarts differ by at most
     `agreement` nats per observation or 0.1 nats in total. Each restart runs ten iterations from each of `num_tries`
@@ -117,8 +117,7 @@ def fit_baum_welch(
     Source: Baum et al. (1970); short runs: Biernacki, Celeux and Govaert (2003).
 
     Args:
-        observations: Symbols in [0, V), `hmmscope.MISSING` where missing (batch, time); or flat sequences, V where
-            missing.
+        observations: Symbols in [0, V) or `hmmscope.MISSING` (batch, time); or `PackedSequences`, V where missing.
         num_states, num_symbols: Numbers S and V of states and symbols.
         lengths: Number of observations of each sequence (batch,).
         start, fixed, tied_emissions, constraints: See `FitOptions`; each tied group receives one pseudo-count.
@@ -250,8 +249,7 @@ def fit_stream(
 ) -> HMM:
     """Fit an HMM to a stream of batches by online EM.
 
-    average_k = (1 - rate_k) average_{k-1} + rate_k E[counts of batch k] / number of its sequences,  rate_k =
-    k^-exponent
+    average_k = (1 - rate_k) average_{k-1} + rate_k E[counts of batch k] / (sequences in batch k),  rate_k = k^-exponent
 
     Each update adds `pseudo_count` / (number of sequences seen so far) to the averages.
 

@@ -47,13 +47,13 @@ def effective_sizes(draws: Array) -> tuple[Array, Array]:
 def equal_tails(draws: Array, worth: Array, share: float = 0.95) -> tuple[Array, Array]:
     """Compute the ends of equal-tailed intervals, widened for a small effective sample size.
 
-    The lower end has rank tail * (effective size + 1) among that many draws; few draws give minimum and maximum.
+    The lower end has rank (1 - share) / 2 * (worth + 1) among `worth` draws; few draws give minimum and maximum.
 
     Source: Hyndman and Fan (1996), definition 6 (Weibull).
 
     Args:
         draws: Samples (chain, draw, ...).
-        worth: Effective sample sizes (...), or NaN.
+        worth: Effective sample sizes (...); NaN stands for the number of draws.
     """
     ordered = np.sort(draws.reshape(-1, *draws.shape[2:]), 0)
     count, tail = len(ordered), (1 - share) / 2
@@ -114,8 +114,7 @@ def matching(agreement: Array, orders: NDArray[np.int64] | None = None) -> NDArr
     """Match the state labels of a draw to those of a reference by the Hungarian method.
 
     Args:
-        agreement: `[..., i, j]` = number of steps at which the draw's path is in state i and the reference path in
-            state j.
+        agreement: `[..., i, j]` = number of steps with the draw's path in state i and the reference path in state j.
         orders: Permutations among which the result is chosen (order, state); None for all.
 
     Returns:

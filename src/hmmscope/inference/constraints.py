@@ -39,7 +39,7 @@ class Constraints:
 
     @classmethod
     def left_to_right(cls, num_states: int, width: int = 1, *, emission: Any = None) -> "Constraints":
-        """Return constraints: start in state 0, then move ahead by at most `width` states per step."""
+        """Return constraints that start in state 0 and move ahead by at most `width` states per step."""
         require_count("width", width)
         ahead = _differences(num_states)
         first = np.arange(num_states) == 0
@@ -47,12 +47,12 @@ class Constraints:
 
     @classmethod
     def banded(cls, num_states: int, width: int = 1, *, emission: Any = None) -> "Constraints":
-        """Return constraints: move by at most `width` states per step in either direction."""
+        """Return constraints that allow moves by at most `width` states per step in either direction."""
         require_count("width", width)
         return cls(transition=np.abs(_differences(num_states)) <= width, emission=emission)
 
     def parts(self, num_states: int, num_symbols: int | None, **shapes: tuple[int, ...]) -> dict[str, "RowConstraints"]:
-        """Return the checked constraints by part.
+        """Return the checked constraints by parameter array.
 
         Raises:
             InputError: A shape or entry is invalid, or no probabilities satisfy the constraints.

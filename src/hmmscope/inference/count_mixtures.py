@@ -1,4 +1,4 @@
-"""Mixtures of the conjugate densities of models given counts, from which runs of the evidence start."""
+"""Mixtures of conjugate densities of models given counts, from which the samplers of `evidence` start."""
 
 import math
 from collections.abc import Callable
@@ -24,8 +24,8 @@ class CountMixture(Shown):
 
     Attributes:
         counts: Counts of each density (M, ...).
-        norms: Their log marginal likelihoods (M,).
-        kinds: Number of the fraction that multiplied the counts (M,).
+        norms: Log marginal likelihood of each density's counts (M,).
+        kinds: Index of the fraction that multiplied each density's counts (M,).
     """
 
     counts: Rows
@@ -42,7 +42,7 @@ class CountMixture(Shown):
         log_marginal: Callable[[Rows], Array],
         random: np.random.Generator,
     ) -> "CountMixture":
-        """Return densities given fractions .8, .32, ... and 0 of random `centres`; 0 is the prior.
+        """Return densities given random `centres` times .8, .32, ... or 0; the factor 0 gives the prior.
 
         Args:
             shares: Weights of the fractions (default: equal).

@@ -53,10 +53,10 @@ class Emissions(Protocol):
         """Processor time of the likelihood of one model, relative to that of one symbol and state."""
 
     def nothing(self, count: int) -> Rows:
-        """Return expected counts of `count` models, all zero."""
+        """Return zeros as the expected counts of `count` models."""
 
     def likelihood(self, share: int) -> Law:
-        """Return a function from parameters to log-likelihood and expected counts of one in `share` observations."""
+        """Return a function from parameters to log-likelihood and expected counts of 1 / `share` of the data."""
 
     def draw(self, counts: Rows, random: np.random.Generator) -> Rows:
         """Draw emission parameters given expected counts."""
@@ -98,11 +98,11 @@ def evidence(
         work: Packed sequences, with the symbol V for missing observations.
         hmm: HMM fitted to all or most of the data.
         most: Largest (number of observations) * (number of states)^2 for which the evidence is computed.
-        callback: Function that gets a text at each step; if it returns True, `EvidenceStopped` is raised.
+        callback: Function called with a progress text at each step; if it returns True, `EvidenceStopped` is raised.
         laws: Priors in closed form of the constrained parts of the parameters.
 
     Returns:
-        The evidence; None above eight states or `most`.
+        The evidence; None for more than eight states or more data than `most`.
     """
     size, num_symbols = hmm.emission.shape
     if size == 1:
@@ -124,8 +124,8 @@ def sampled(
     """Estimate log P(all observations | number of states) by sequential Monte Carlo.
 
     Four runs anneal from the prior through 1/16, 1/4 and all observations, to find modes. Four other runs start near
-    the expected counts of the fit and of particles of earlier runs. They cover one labelling of the S states, so their
-    estimates are multiplied by the number of equivalent labellings; the result is the log of their mean.
+    the expected counts of the fit and of particles of earlier runs. The latter cover one labelling of the S states, so
+    their estimates are multiplied by the number of equivalent labellings. The result is the log of the mean estimate.
 
     Source: Del Moral, Doucet and Jasra (2006); Cappe, Guillin, Marin and Robert (2004).
 
@@ -303,7 +303,6 @@ class AnnealedSampler(Shown):
         return *chain, *self.emissions.draw(counts[2:], self.random)
 
     def _log_density(self, rows: Rows, counts: Rows) -> Array:
-        """Return log densities of rows given their counts, relative to the prior (N,)."""
         flat = np.concatenate([part.reshape(len(part), -1) for part in counts], 1)
         found: Array = (self._factors(rows) * flat).sum(1) - self._log_marginal(counts)
         return found
@@ -401,7 +400,6 @@ def _factors(rows: Array, law: ConstrainedRows | None) -> Array:
 
 
 def _log_mean(counts: Array, law: ConstrainedRows | None) -> Array:
-    """Return the log mean of the product of entry^count under the prior (N,)."""
     if law is not None:
         return law.log_mean(counts)
     size = counts.shape[-1]

@@ -32,8 +32,7 @@ class FilterResult(Shown):
         first_observation: P(o_0) (symbol,).
         log_likelihood: log P(o_0..o_{T-1}) (batch,), in nats; -inf if impossible.
         log_likelihood_terms: log P(o_t | o_0..o_{t-1}) (batch, time); -inf from `impossible_at` on.
-        impossible_at: First t at which o_0..o_t has probability zero (batch,), or -1; beliefs and predictions are then
-            zero.
+        impossible_at: First t at which o_0..o_t has probability zero (batch,), or -1; then beliefs are zero.
     """
 
     beliefs: Float64[Tensor, "batch time state"]
@@ -76,7 +75,7 @@ def filter_beliefs(
             these lengths, as in hmmlearn.
         known_states: States, or sets of allowed states, at some times (`hmmscope.inference.known_states.as_allowed`).
             Beliefs at t are conditional on the known states up to t; the likelihood is joint with all of them.
-        inputs: Inputs of an `InputOutputHMM` (batch, time); predictions are NaN: the next input is unknown.
+        inputs: Inputs of an `InputOutputHMM` (batch, time); predictions are NaN, because the next input is unknown.
 
     Raises:
         InputError: A symbol, `reset_mask` or `lengths` is invalid, or with `strict` a prefix has probability zero.

@@ -134,8 +134,7 @@ def fit_durations(
         longest: Longest visit D, in steps.
         family: Family of the duration distributions, "free" or "negative-binomial".
         lengths, sequence_weights: Number of observations, and weight, of each sequence (batch,).
-        start: Parameters from which the first EM run starts, a `SemiMarkovHMM` or its four arrays; their zeros stay
-            zero in every restart.
+        start: Parameters that start the first EM run, a `SemiMarkovHMM` or its four arrays; their zeros stay zero.
         known_states, fixed, tied_emissions, constraints: See `FitOptions`.
         num_restarts, max_iterations, tolerance, pseudo_count, seed, callback: See `fit_baum_welch`.
 

@@ -98,7 +98,7 @@ class Chains:
         return self.num_chains * (self.warm_up + self.every * (self.num_draws - 1) + 1)
 
     def pieces(self) -> Iterator[tuple[int, int, int]]:
-        """Yield (sweeps to discard, first draw, end) of consecutive pieces; warm-up results are overwritten."""
+        """Yield (sweeps to discard, first draw, end) of consecutive pieces; later pieces overwrite warm-up draws."""
         burn, draws = self.warm_up, max(1, PIECE // self.every)
         while burn > PIECE:
             burn -= PIECE
@@ -151,7 +151,7 @@ def symbol_draws(
         reference: State of each step (N,) in the reference path; empty to keep labels.
         prior: Concentrations of the Dirichlet priors of rows.
         chains: Settings of the Markov chains.
-        counts: Expected counts.
+        counts: Expected counts of a fit, or None.
         allowed: Masks of the entries that may be positive, by part.
         orders: Permutations of the states that relabelling may use (order, state); None for all.
 

@@ -29,7 +29,7 @@ class Expansion(Protocol):
 
     @property
     def codes(self) -> Path:
-        """For each observation its row in the likelihood table (N,)."""
+        """Row of each observation in the likelihood table (N,)."""
 
     def arrays(self, rows: Rows) -> tuple[Array, Array, Array]:
         """Return the initial, transition and likelihood (R, expanded) arrays of the expanded states."""
@@ -55,7 +55,7 @@ def expanded_draws(
 
     Args:
         expansion: Model with expanded states.
-        data: For each observation its row in the likelihood table (N,); offsets and lengths of sequences.
+        data: Row of each observation in the likelihood table (N,), offsets and lengths of sequences.
         start: Initial parameters, all positive.
         priors: Dirichlet concentrations of the parameters.
         reference: State of each step (N,); empty to keep labels.

@@ -214,7 +214,6 @@ def _texts(known_states: Any) -> Iterator[str]:
 
 
 def _values(known_states: Any) -> Any:
-    """Return `known_states` as a list, set or array if it may contain names, else None."""
     found = known_states.to_numpy() if hasattr(known_states, "to_numpy") else known_states
     may = (
         found.dtype.kind in "OUT"

@@ -18,7 +18,7 @@ RELATIVE_ZERO = 1e-10
 
 @dataclass(frozen=True, repr=False)
 class LinearPredictor(Shown):
-    """Linear prediction weights @ x of the next observation from the last L, x = [one-hot o_t; ..; one-hot o_{t-L+1}].
+    """Linear prediction weights @ x of the next observation, where x stacks the one-hots of o_t, .., o_{t-L+1}.
 
     Attributes:
         weights: W_L = cross @ pseudo-inverse of covariance (symbol, feature).

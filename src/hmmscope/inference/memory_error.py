@@ -117,7 +117,7 @@ def fit_decay(
 ) -> DecayFit:
     """Fit a least-squares line to ln(error) against memory length.
 
-    By default the fit starts at the second length. Choose `last` well below the `time` of `memory_error`.
+    The default `first` is the second length. Choose `last` well below the `time` of `memory_error`, where errors are 0.
 
     Args:
         lengths: Memory lengths, ascending.
@@ -144,8 +144,7 @@ def memory_certificate(hmm: Process, memory_length: int) -> float:
         state emissions:  A = transition;            TV <= tanh(D * c^L / 4)
         edge emissions:   A = labelled[v], each v;   TV <= tanh(D * c^(L - 1) / 4)
 
-    for a memory of L observations that starts from the stationary distribution. The bound is 1 if a zero probability
-    makes D infinite.
+    for a memory of L observations that starts from the stationary distribution. The bound is 1 if D is infinite.
 
     Source: Birkhoff (1957); Atar and Zeitouni (1997) for filters.
     """

@@ -45,8 +45,7 @@ def extract_automaton(
 ) -> Automaton:
     """Build an automaton that merges prefixes with similar distributions of the next `futures` symbols.
 
-    A prefix joins the nearest state if its total variation from that state is at most `tolerance`; otherwise it
-    becomes a new state.
+    A prefix joins the nearest state if their total variation is at most `tolerance`; otherwise it becomes a new state.
 
     Source: Crutchfield and Young (1989); Shalizi and Klinkner (2004).
 

@@ -30,7 +30,7 @@ def missing_probs(
     For a mixture, the probabilities of the components are averaged with weights P(component | all observations).
 
     Args:
-        hmm, observations, reset_mask, lengths: See `hmmscope.smooth_beliefs`; missing: `hmmscope.MISSING`.
+        hmm, observations, reset_mask, lengths: See `hmmscope.smooth_beliefs`; `hmmscope.MISSING` marks missing ones.
 
     Raises:
         InputError: As for `hmmscope.smooth_beliefs`.

@@ -35,7 +35,7 @@ class MixingTime:
 
     @property
     def paper_indexing(self) -> float | None:
-        """Mixing time as in Table 1 of [Limits]: `time` - 2 (2 is inferred), or `max_time` if `time` is None."""
+        """Mixing time as in Table 1 of [Limits]: `time` - 2 (offset inferred), or `max_time` if `time` is None."""
         if self.time is None:
             return float(self.max_time)
         return self.time if self.distances is None else self.time - PAPER_OFFSET

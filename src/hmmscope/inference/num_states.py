@@ -154,7 +154,7 @@ def support_of(
 
     Args:
         bics: BIC of each number of states.
-        evidence_of: Function from a number of states to its `Evidence`. BIC replaces the evidence if the function or
+        evidence_of: Function from a number of states to its `Evidence`. BIC replaces the evidence if this function or
             its result is None.
         choose: "bic" computes no evidence; "evidence" raises an error if the evidence cannot be computed.
         why: Reason why `evidence_of` is None.
@@ -340,7 +340,7 @@ def choice_reason(
     Args:
         bics: BIC of each number of states.
         logs: Held-out log-likelihoods (n,) of the sequences or blocks under each fit, if any.
-        lengths: Their lengths (n,).
+        lengths: Lengths of these sequences or blocks (n,).
         support: Posterior over the number of states, for the interval.
         each: Unit of the likelihoods, such as "per observation".
         choose: "evidence" chooses by the evidence in `support`; otherwise BIC decides.

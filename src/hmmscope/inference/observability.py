@@ -182,7 +182,7 @@ def coefficient(emission_SV: Float64[Tensor, "state symbol"], *, method: str = "
 def numerical_rank(matrix: Float64[Tensor, "row column"], tolerance: float | None = None) -> int:
     """Count the singular values above `tolerance` times the largest one.
 
-    By default it is the largest value that a zero singular value can get by rounding entries to multiples of 2^-32.
+    The default max(1e-10, rows * 2^-31) is above the error of rounding entries to multiples of 2^-32.
     """
     values = torch.linalg.svdvals(matrix)
     tolerance = max(1e-10, len(matrix) * 2.0**-31) if tolerance is None else tolerance

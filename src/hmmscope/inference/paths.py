@@ -49,7 +49,7 @@ class PathResult(Shown):
 
     Attributes:
         states: Most likely states (batch, time); -1 in padding and in sequences of probability zero.
-        log_probability: log P(states, o_0..o_{T-1}), of a mixture jointly with the component (batch,), in nats.
+        log_probability: log P(states, o_0..o_{T-1}) (batch,), in nats; for a mixture, jointly with the component.
         component: Component of each path of a mixture (batch,), else None.
     """
 

@@ -32,7 +32,7 @@ class Facts(Shown):
     Attributes:
         stationary: Stationary distribution or vector (state,); None if not unique.
         entropy: Entropy rate in nats, or None.
-        observability: Observability of one observation, or None.
+        observability: Observability coefficient for one observation, or None.
         rank: Rank of the transition matrix; for a generalised HMM the minimal dimension.
     """
 

@@ -165,10 +165,10 @@ def search(
     """Run restarts until the best two agree; return the best model and fields of `BaumWelchFit`.
 
     Args:
-        begins: Function from a restart's number to its starting models; of several, the restart continues the best
-            after ten iterations.
-        callback: Function called with a number of iterations that were completed or skipped; the search stops if it
-            returns True.
+        begins: Function from a restart's number to its starting models; if there are several, the restart continues the
+            best one after ten iterations.
+        callback: Function called with the number of completed or skipped iterations; if it returns True, the search
+            stops.
         agreement: Largest log-likelihood difference between results that agree, in nats per observation.
         side_by_side: Function that runs EM from several models in a batch.
     """

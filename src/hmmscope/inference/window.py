@@ -86,7 +86,7 @@ def linear_window_errors(
         windows: Window lengths w <= time; at least 1 if `start` is "oldest".
         time: Number of observations.
         start: "zero" or "oldest", see above.
-        num_samples, seed: Random seed.
+        num_samples, seed: Number of sampled sequences, and random seed.
     """
     if start not in ("zero", "oldest"):
         raise InputError(f"start: must be 'zero' or 'oldest', got {start!r}")

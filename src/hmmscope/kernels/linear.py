@@ -52,8 +52,8 @@ def generalised_paths(
 ) -> NDArray[np.int64]:
     """Draw symbols (B, T) where vector_t ∝ vector_{t-1} @ labelled[o_t] and P(o_t | past) is the sum before scaling.
 
-    The uniform numbers `drawn` in (0, 1) select symbols by cumulative probability; probabilities of at most `rounding`
-    become zero.
+    Uniform numbers `drawn` in (0, 1) select symbols by cumulative probability; probabilities up to `rounding` become
+    zero.
     """
     symbols = np.empty(drawn.shape, np.int64)
     _generalised(initial, np.ascontiguousarray(labelled), drawn, starts, rounding, symbols)

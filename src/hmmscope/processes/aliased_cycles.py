@@ -21,7 +21,7 @@ from hmmscope.system_info import require_memory
 
 @dataclass(frozen=True, kw_only=True)
 class NoisyCyclesSpec:
-    """Noisy cycles: the state usually follows a cycle through all states, and each symbol has equally many states.
+    """Noisy cycles: the state usually follows a cycle through all states; each symbol belongs to equally many states.
 
     transition[s] = follow * (one-hot successor of s on the cycle) + (1 - follow) * uniform
     emission[s] = show * (one-hot symbol of s) + (1 - show) * uniform
@@ -109,7 +109,7 @@ class AliasedCyclesSpec(AliasedSpec):
 class AliasedCyclesMixtureSpec(AliasedSpec):
     """A pool of equally likely noisy cycles in which state s emits symbol s mod V.
 
-    Component m depends on (seed, m) only; a `first_component` above the training pool's numbers gives held-out HMMs.
+    Component m depends on (seed, m) only. For held-out HMMs, set `first_component` above the training pool's numbers.
 
     Source: this project.
     """

@@ -57,7 +57,7 @@ class PriorProcess(NamedTuple):
 
 
 class HeaderFormat(NamedTuple):
-    """The format of headers, an HMM's parameters as integers at the start of a sample.
+    """The format of headers: integers at the start of a sample that encode an HMM's parameters.
 
     Attributes:
         num_entries: number of integers in a header.
@@ -78,7 +78,7 @@ class ObserverOutput(Shown):
 
     Attributes:
         predicted_observation: P(o_t | o_0..o_{t-1}) (batch, time, symbol), or E[o_t | o_0..o_{t-1}] for vectors.
-        next_observation: the same for o_{t+1} given o_0..o_t.
+        next_observation: P(o_{t+1} | o_0..o_t), or E[o_{t+1} | o_0..o_t] for vectors.
         log_likelihood_terms: log P(o_t | o_0..o_{t-1}) or log density (batch, time), nats.
         probs: other distributions (batch, time, outcome), such as "belief".
         vectors: other vectors (batch, time, ...), such as the "mean" of a state.

@@ -20,14 +20,12 @@ class CyclicHardSpec(CyclesSpec):
     stage 1 -> 2: the symbol that names the state
     stage 2 -> 0: a uniform action moves the state
 
-    Symbols are the actions, then `*`, then the names of the states. Hidden state stage * num_states + s is the pair (s,
-    stage).
+    Symbols are the actions, then `*`, then the state names. Hidden state stage * num_states + s is the pair (s, stage).
 
     Attributes:
         prediction_rate: probability of `*` after an action; 1 / length in [Limits].
 
-    Source: [Limits] §2.2, App. B and C (Cyclic-HARD). As in App. B, and unlike the definition in §2.2, each action
-    moves the state once.
+    Source: [Limits] §2.2, App. B and C (Cyclic-HARD). As in App. B, but not §2.2, each action moves the state once.
     """
 
     prediction_rate: float = 1 / 120

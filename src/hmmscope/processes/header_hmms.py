@@ -34,8 +34,7 @@ _ATTEMPTS = 2**12
 class HeaderHMMs(HMMPerSample):
     """A new HMM for each sample, with a uniform initial distribution and rows in multiples of 1 / denominator.
 
-    A header contains all numerators of each row except the last. The Bayes-optimal prediction is known only in the
-    layout `header`.
+    A header contains all numerators of a row except the last. The Bayes optimum is known only in the layout `header`.
     """
 
     stored_name = "ToldHMMs"
@@ -150,7 +149,7 @@ class HeaderSpec:
     def lean(
         self, purpose: str, numbers: NDArray[np.int64], choices: NDArray[np.int64], least: float
     ) -> NDArray[np.float64]:
-        """Draw rows: `choices` (component, S) get a random probability in [least, 1], the rest is Dirichlet(1/2)."""
+        """Draw rows: entry `choices` (component, S) is random in [least, 1], the rest is Dirichlet(1/2)."""
         rest = self.dirichlet(purpose, numbers, 0.5)
         column = 0 if purpose == "transition" else 1
         drawn = uniforms(philox_key(self.seed, "lean"), numbers, self.num_states, 2)[..., column, None]

@@ -29,16 +29,14 @@ class HMM(Process):
         initial, transition, emission: float64; `emission[i, v]` = P(symbol v given state i).
         quantisation_change: largest change of a probability.
         quantisation_distance: upper bound of the KL divergence from the given distribution, nats per symbol.
-        symbols, states: names, or None.
-        title, source: free text.
-        reading: options with which the data of a fitted HMM were read.
+        symbols, states, title, source: as the arguments.
+        read_options: options with which the data of a fitted HMM were read.
 
     Args:
         initial, transition, emission: arrays (S,), (S, S) and (S, V) with rows that sum to 1.
         symbols, states: names of the V symbols and S states, or None.
         title, source: free text.
-        allow_drop_tiny: True rounds positive probabilities below 2^-32 to the nearest multiple, mostly zero, instead
-            of up.
+        allow_drop_tiny: True rounds positive probabilities below 2^-32 to the nearer of 0 and 2^-32, not up.
 
     Raises:
         InputError: a name or a row is invalid (see `Quantiser`).
@@ -76,9 +74,11 @@ class HMM(Process):
         self.title, self.source = title, source
 
     def with_initial(self, initial: object) -> "HMM":
+        """Return the process with another initial distribution, without names."""
         return HMM(initial, self.transition, self.emission, allow_drop_tiny=True)
 
     def replaced(self, **arrays: Any) -> "HMM":
+        """Return the process with other arrays."""
         return HMM(**self.file_tensors() | arrays, symbols=self.symbols, states=self.states, allow_drop_tiny=True)
 
     def card(self) -> list[str]:

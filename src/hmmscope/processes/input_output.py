@@ -86,6 +86,7 @@ class InputOutputHMM(Process):
         self.title, self.source = title, source
 
     def replaced(self, **arrays: Any) -> "InputOutputHMM":
+        """Return the process with other arrays."""
         names: dict[str, Any] = {"symbols": self.symbols, "states": self.states, "inputs": self.inputs}
         return InputOutputHMM(**self.file_tensors() | arrays, **names)
 
@@ -131,6 +132,7 @@ class InputOutputHMM(Process):
 
     @property
     def input_alphabet(self) -> Alphabet:
+        """The inputs with their names."""
         return Alphabet(self.inputs, self.num_inputs)
 
     @property
@@ -139,6 +141,7 @@ class InputOutputHMM(Process):
         return self.inputs or tuple(f"input {u}" for u in range(self.num_inputs))
 
     def given_input(self, number: int) -> HMM:
+        """Return the HMM under one constant input."""
         arrays = self.initial, self.transition[number], self.emission[number]
         return HMM(*arrays, symbols=self.symbols, states=self.states, title=self.title, allow_drop_tiny=True)
 
@@ -245,8 +248,7 @@ def _drawn(rows: Float64[Tensor, "row outcome"], uniforms: Float64[Tensor, " row
 class InputOutputSpec:
     """A random input-output HMM with random inputs; tokens alternate input, observation, ...
 
-    The rows of all matrices are Dirichlet(1). An input repeats with probability `repeat`; otherwise the next input is
-    uniform.
+    The rows of all matrices are Dirichlet(1). An input repeats with probability `repeat`, else the next one is uniform.
 
     Attributes:
         num_inputs, num_states, num_symbols: Numbers U, S and V of inputs, states and symbols.

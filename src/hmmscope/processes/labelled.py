@@ -24,13 +24,11 @@ class LabelledHMM(Process):
     Attributes:
         initial, labelled: float64; `labelled[v, i, j]` = P(emit v and go to j given i).
         quantisation_change: largest change of a probability.
-        symbols, states: names, or None.
-        title, source: free text.
+        symbols, states, title, source: as the arguments.
 
     Args:
         initial: start distribution (state,).
-        labelled: labelled transition matrices (symbol, state, state); for each state i the entries `[:, i, :]` sum to
-            1.
+        labelled: labelled transition matrices (symbol, state, state); entries `[:, i, :]` sum to 1 for each state i.
         symbols, states, title, source, allow_drop_tiny: see `HMM`.
 
     Raises:
@@ -71,6 +69,7 @@ class LabelledHMM(Process):
         self.title, self.source = title, source
 
     def with_initial(self, initial: object) -> "LabelledHMM":
+        """Return the process with another initial distribution, without names."""
         return LabelledHMM(initial, self.labelled, allow_drop_tiny=True)
 
     def with_policy(self, policy: Any, *, first: Any = None) -> "LabelledHMM":

@@ -36,8 +36,8 @@ class LinearGaussian(VectorProcess):
 
     state_t = transition @ state_{t-1} + N(0, state_noise);  observation_t = output @ state_t + N(0, output_noise)
 
-    `num_states` is n, the number of state coordinates; `num_symbols` is m, that of observed coordinates. Samples differ
-    between platforms by rounding.
+    `num_states` is n, the number of state coordinates; `num_symbols` is m, the number of observed coordinates. Samples
+    differ between platforms by rounding.
 
     Attributes:
         initial, transition, output, state_noise, output_noise: float64 arrays; the noises are covariance matrices.

@@ -20,7 +20,7 @@ class Mixture(Process):
 
     Attributes:
         component_weights: probabilities of the components.
-        law: stacked parameters of the components.
+        params: stacked parameters of the components.
         symbols, states: names that all components share, or None.
 
     Args:

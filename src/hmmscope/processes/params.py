@@ -25,7 +25,7 @@ class HMMParams(Shown, ABC):
     Attributes:
         digest_name: fixed name of the class in digests (default: the class name).
         file_arrays: names of the arrays in files.
-        initial_MS: distribution of the state that emits first, or, if transitions emit, of the state before the first
+        initial_MS: distribution of the first emitting state; if transitions emit, of the state before the first
             emission.
         states_emit: True if states emit, False if transitions do.
         signed: True if entries may be negative, see `GeneralisedHMM`.

@@ -85,7 +85,7 @@ class Process(StateMethods, ABC):
         num_inputs: number of inputs that observations depend on, or None.
         visits: states and their durations, if the process's own states are pairs (state, remaining steps); else None.
         title, about, source: descriptions, which do not affect the digest.
-        read_options: options with which the data of a fit were read; they do not affect the digest.
+        read_options: options with which the data of a fit were read, or None.
         file_format: format name in files.
         stored_name: class name in stored configurations, which never changes.
         file_arrays, file_fields: required arrays and optional fields of a file.
@@ -129,6 +129,7 @@ class Process(StateMethods, ABC):
 
     @cached_property
     def component_weights(self) -> Float64[Tensor, "component"]:
+        """Probabilities of the components; a single process has one component."""
         return torch.ones(1, dtype=torch.float64)
 
     @cached_property
@@ -213,9 +214,11 @@ class Process(StateMethods, ABC):
         return []
 
     def facts_data(self) -> dict[str, Any]:
+        """Return exact properties as plain data."""
         return dict(self.facts())
 
     def component(self, number: int) -> "Process":
+        """Return one component of a mixture."""
         raise self.missing_capability_error(COMPONENTS)
 
     def select_components(self, components: Tensor) -> "tuple[Process, Tensor] | None":
@@ -258,14 +261,17 @@ class Process(StateMethods, ABC):
 
     @cached_property
     def alias_tables(self) -> tuple[NDArray[np.uint32], ...]:
+        """Tables for drawing components and paths."""
         return tuple(alias_tables(drawn_weights(rows)) for rows in (self.component_weights, *self.params.rows()))
 
     @property
     def has_custom_sampler(self) -> bool:
+        """True if the class overrides `sample_paths`."""
         return type(self).sample_paths is not Process.sample_paths
 
     @property
     def alphabet(self) -> Alphabet:
+        """The symbols with their names."""
         return Alphabet(self.symbols, self.num_symbols, read_options=self.read_options)
 
     @cached_property
@@ -277,6 +283,7 @@ class Process(StateMethods, ABC):
         return {}
 
     def params_on(self, device: torch.device) -> HMMParams:
+        """Return `params` on a device."""
         if device.type == "cpu":
             return self.params
         if device not in self._laws:
@@ -332,6 +339,7 @@ class Process(StateMethods, ABC):
 
     @classmethod
     def from_file(cls, data: Mapping[str, Any], *, allow_drop_tiny: bool = False) -> "Process":
+        """Build the process from file data."""
         return cls(*(torch.as_tensor(data[name]) for name in cls.file_arrays))
 
     def save(self, path: object) -> None:
@@ -340,6 +348,7 @@ class Process(StateMethods, ABC):
         write_file(Path(str(path)), header | ({"about": self.about} if self.about else {}), self.file_tensors())
 
     def describe(self) -> str:
+        """Return title and sizes in one line."""
         counts = {"component": self.num_components, "state": self.num_states, "symbol": self.num_symbols}
         said = [f"{count:,} {name}{'s' * (count != 1)}" for name, count in counts.items() if count]
         return ", ".join([self.title, *said] if self.title else said)

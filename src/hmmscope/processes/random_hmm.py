@@ -96,7 +96,7 @@ class RandomHMMSpec(DirichletSpec):
 class RandomMixtureSpec(DirichletSpec):
     """A pool of equally likely HMMs with Dirichlet rows and uniform initial states.
 
-    Components are numbered from `first_component`; numbers above those of the training pool give held-out HMMs.
+    Components are numbered from `first_component`. For held-out HMMs, set it above the training pool's numbers.
 
     Source: [MultiTask] §5 (8192 HMMs, 128 states, 16 symbols; no concentrations stated).
     """

@@ -14,8 +14,7 @@ class StateMethods:
     `x` is any input of `hmmscope.fit`. Several sequences are passed as consecutive rows with their `lengths`; options
     such as `column` apply to tables. A model with inputs needs `inputs`: an input for each row, or the name of a
     column. `known_states` conditions `predict`, `predict_proba` and `score` on the states of some rows; `score` takes
-    `sequence_weights`. Results are arrays with a row for each row of `x`; their method `to_pandas()` adds the index of
-    `x`.
+    `sequence_weights`. Results are arrays with a row for each row of `x`; `to_pandas()` adds the index of `x`.
     """
 
     def predict(self, x: Any, *, names: bool = False, **reading: Any) -> Any:

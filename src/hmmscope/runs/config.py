@@ -140,16 +140,15 @@ def configure(
         source: A `RunConfig` to change, a dataset, a process, `SequenceData` or an input of it, or a name or path.
         model: A registered name, a spec, a mapping of fields, or a module that maps tokens to logits.
         target: Prediction target, "observation" or "belief" (default: the one that the process defines).
-        layout, length: Layout of samples, or length of plain sequences (default for sequence data: that of the
-            longest, at most 256).
+        layout, length: Layout of samples, or length of plain sequences (for data by default their longest, at most
+            256).
         num_steps: Number of training steps; it replaces the number in `training`.
         training: The training recipe, or a mapping of its fields.
         seed: Seed of weights and training samples.
         read_options: Options of `SequenceData` for reading `source`.
 
     Raises:
-        InputError: An argument is invalid, both `layout` and `length` are given, or reading options but no source to
-            read.
+        InputError: An argument is invalid, `layout` and `length` are given, or `read_options` without a source.
     """
     if layout is not None and length is not None:
         raise InputError("length: cannot be combined with layout; give only one of them")

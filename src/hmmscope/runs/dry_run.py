@@ -55,7 +55,7 @@ class ResourceEstimate:
         samples_measured: Number of samples in a timed step.
         seconds: Time of all steps on this processor, without evaluations; None if unknown.
         gpu_seconds: Time on one GPU, computed from `GPU_RATE`.
-        other_precision, other_seconds: The other one of the precisions float32 and bfloat16, and its time.
+        other_precision, other_seconds: The precision (float32 or bfloat16) that the run does not use, and its time.
     """
 
     parameters: int
@@ -152,7 +152,7 @@ def _counted_seconds(spec: TrainingSpec, flops: float) -> float:
 
 
 def require_room(configs: Iterable[RunConfig], out: Path, *, here: bool) -> None:
-    """Raise ResourceError unless all runs fit on the disk and, if they train `here`, each fits into memory.
+    """Raise ResourceError unless all runs fit on the disk and, if `here` is true, each fits into memory.
 
     Invalid runs are ignored.
     """

@@ -83,9 +83,8 @@ class FitAnswers(Tabular):
         """Plot the fit with Matplotlib; return the Axes, or a Figure if there are several.
 
         Args:
-            kind: "overview", "observations" (coloured by state), "probabilities" (of the states over time),
-                "transitions" (graph with dwell times), "emissions", "durations" (of visits to a state),
-                "convergence" (of restarts) or "num_states" (probability of each number of states).
+            kind: A kind of `StateMethods.plot`, such as "overview" or "transitions"; or "convergence" (of restarts) or
+                "num_states" (probability of each number of states).
             x, ax, options: See `hmmscope.processes.state_methods.StateMethods.plot`.
         """
         if kind in state_plots.OF_FITS:

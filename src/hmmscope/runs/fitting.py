@@ -61,8 +61,8 @@ class FitResult(FitAnswers):
         hmm: The chosen model: an `HMM` for symbols, an `EmissionHMM` for numbers, an `InputOutputHMM` with `inputs=`,
             or a `SemiMarkovHMM` with `durations=`.
         num_observations: Number of fitted symbols or vectors, each counted with the weight of its sequence.
-        fits: A `BaumWelchFit` or `EmissionFit` for each number of states. Several are fitted to the training part, one
-            to all data; empty for a stream.
+        fits: A `BaumWelchFit` or `EmissionFit` for each number of states. Several fits use the training part, a single
+            fit uses all data; empty for a stream.
         whole: The chosen fit after further EM steps on all data; None if `fits` used all data.
         held_out: Mean held-out log-probability per symbol (nats) by number of states; empty without held-out data.
         held_out_errors: Standard errors of `held_out`.
@@ -130,7 +130,7 @@ class FitResult(FitAnswers):
             num_draws, num_chains, warm_up, every, seed: See `hmmscope.inference.gibbs.Chains`.
             max_lengthening: While an R-hat is above 1.05, chains are drawn again twice as long, up to this factor.
             initial, transition, emission: Concentrations of the priors, see `hmmscope.inference.gibbs.DirichletPrior`.
-            laws: Options of the emission prior for numbers (`EmissionHMM.conjugate`): `strength`, `degrees`, `share`.
+            laws: Options of the emission prior (`EmissionHMM.conjugate`): `prior_strength`, `degrees`, `share`.
 
         Raises:
             InputError: The fit used a stream or weights, the emission family has no conjugate prior, or scipy is missing.
@@ -144,8 +144,7 @@ class FitResult(FitAnswers):
     def check(self, num_simulations: int = 200, *, seed: int = 0) -> Goodness:
         """Test goodness of fit against simulations of the fitted model.
 
-        The p-values are too large, because the model was fitted to the same data; `posterior().check()` reduces this
-        bias.
+        The p-values are too large, because the model was fitted to these data; `posterior().check()` reduces this bias.
         """
         return goodness_of_fit([self.hmm], self._whole("check").sequences, num_simulations, seed)
 
@@ -203,8 +202,8 @@ def fit(
     Restarts run on all threads until the best two have nearly equal log-likelihoods.
 
     Args:
-        source: `SequenceData` or an input of it (lists, an array, a file path); for a stream also a `SequenceStream`
-            or an iterable of sources.
+        source: `SequenceData` or an input of it (lists, an array, a file path); for a stream also a `SequenceStream` or
+            several sources.
         num_states: Number of states, or several to choose from.
         emission: "symbols", or for numbers "gaussian", "gaussian-mixture", "poisson" (counts), "channels" (several
             symbols at once), or a registered name or class of `EmissionHMM`. Default: "gaussian" for fractions, else

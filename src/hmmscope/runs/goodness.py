@@ -31,10 +31,9 @@ GRAM = "n-grams of "
 class Goodness(Tabular):
     """Statistics of the data, and 95 % bands of the same statistics over simulated data sets.
 
-    The families of statistics are "runs" (of repeats of one symbol, the fraction of each length), "n-grams of 2" and
-    "n-grams of 3"
-    (fractions of the most frequent n-grams) and "autocorrelation" (for symbols, the fraction of equal pairs at a lag).
-    Each coordinate of numbers has its own statistics; for runs and n-grams it is binned into three quantiles.
+    The families of statistics are "runs" (of one symbol: the fraction of runs of each length), "n-grams of 2", "n-grams
+    of 3" (fractions of the most frequent n-grams) and "autocorrelation" (for symbols, the fraction of equal pairs at a
+    lag). Each coordinate of numbers has its own statistics; for runs and n-grams it is binned into three quantiles.
 
     The p-value of a family is the fraction of data sets (the simulations and the data) whose largest standardized
     deviation is at least that of the data. `adjusted` multiplies it by the number of families (Bonferroni).

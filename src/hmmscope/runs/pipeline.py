@@ -190,13 +190,11 @@ def load_run(path: str | Path, *, model: torch.nn.Module | None = None, strict: 
 
     Args:
         path: The run folder.
-        model: The user's module that the run trained, if any; the weights are loaded into it. It may have other
-            wrappers.
+        model: The user's module that the run trained, if any; the weights are loaded into it. Wrappers may differ.
         strict: True raises an error for a module with another dtype or number of heads.
 
     Raises:
-        InputError: The path is no run folder, there is no checkpoint, or the user's module is missing or has other
-            parameters.
+        InputError: The path is no run folder, it has no checkpoint, or the user's module is missing or does not fit.
         DamagedError: The folder is damaged, or the last checkpoint of a finished run is missing.
     """
     folder, run = RunDir.open(require_path("path", path)), read_run(path)

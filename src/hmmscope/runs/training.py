@@ -53,12 +53,11 @@ class TrainOptions:
 
     Attributes:
         target, layout: Prediction target and arrangement of samples as tokens; see `configure`.
-        warm_start: Folder of a shorter run whose steps are reused; the trained weights keep the same bits.
+        warm_start: Folder of a shorter run whose steps are reused; the bits of the trained weights do not change.
         num_samples: Number of samples of the evaluation after training.
         tracker: Service that also receives the log: "tensorboard", "wandb" or "trackio".
         optimizer: Function of the model that returns torch optimizers; the schedule scales their learning rates.
-        auxiliary_losses: Functions (model, batch, output) -> scalar, by name; their values are added to the loss and
-            logged.
+        auxiliary_losses: Functions (model, batch, output) -> scalar, by name; values are added to the loss and logged.
         quiet: Whether to hide the progress; see `FitOptions`.
 
     Raises:

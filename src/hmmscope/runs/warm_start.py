@@ -1,7 +1,6 @@
 """Warm starts: reuse the checkpoint of a shorter run.
 
-Two runs that differ only in their number of steps are equal until the shorter run ends or, with the schedule "wsd",
-starts its decay.
+Runs that differ only in the number of steps are equal until the shorter one ends or (schedule "wsd") starts to decay.
 """
 
 from dataclasses import dataclass

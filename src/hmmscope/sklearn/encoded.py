@@ -31,8 +31,8 @@ SMALL = 4096
 
 class UnroundedHMM(Process):
     """HMM whose states emit symbols, with probabilities that are not rounded to multiples of 2^-32.
-    Args:
 
+    Args:
         initial: Initial distribution (S,).
         transition: Transition matrix (S, S).
         emission: Emission matrix (S, V).

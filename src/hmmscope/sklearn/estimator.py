@@ -263,8 +263,7 @@ class HiddenMarkovModel(BaseEstimator):
     ) -> tuple[float, NDArray[np.int64]]:
         """Return a score and the decoded states (time,).
 
-        The score of "viterbi" is log P(path, X); the score of "map" is the sum of the states' probabilities, as in
-        hmmlearn.
+        The score of "viterbi" is log P(path, X); that of "map" is the sum of the states' probabilities.
         """
         name = algorithm or self.algorithm
         require_known("algorithm", name, ALGORITHMS)

@@ -79,8 +79,7 @@ MOST_BYTES = 1 << 40
 def reading(path: Path, *, managed: bool, limit: int = MOST_BYTES) -> Iterator[BufferedReader]:
     """Open a regular file of at most `limit` bytes for reading.
 
-    Any problem raises DamagedError for a `managed` file, one that hmmscope wrote and that must not be a link, and
-    InputError for other files.
+    Problems raise DamagedError for a `managed` file (written by hmmscope, never a link), InputError for other files.
     """
     wrong = DamagedError if managed else InputError
     check_name(path)

@@ -210,7 +210,7 @@ def crossing(rows: lab.Rows, numbers: lab.Numbers = None) -> ConvergenceInterval
 
 
 def advantage(rows: lab.Rows, numbers: lab.Numbers = None) -> tuple[float | None, float | None]:
-    """Bound log2(sequences that the fastest Transformer needs / those that the RNN needs), for one task and seed."""
+    """Bound log2(sequences that the fastest Transformer needs / sequences that the RNN needs), by task and seed."""
     found = {n: crossing(own, numbers) for n, own in rows.by("layers").items()}
     recurrent = found.pop(0, None)
     others = [one for one in found.values() if one is not None]

@@ -31,7 +31,7 @@ ERROR_RATES = (0.05, 0.1)
 
 @registry.experiment("limits-fig4-cot")
 class Figure4CoT(lab.Experiment):
-    """A shallow Transformer for each task with several block lengths; block length 0 means no chain-of-thought."""
+    """Shallow Transformers on each task, one for each block length; block length 0 means no chain-of-thought."""
 
     title = "Block chain-of-thought lets a shallow Transformer follow long sequences"
     in_paper = "[Limits] Fig. 4, on blocks of 8 and 12", "The evaluation loss reduces dramatically with 8/12 block CoT"
@@ -415,7 +415,7 @@ def block_bound(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measurem
 
 @lab.claim("limits-cot-hard")
 def cot_hard(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measurement:
-    """Measure the largest loss on Cyclic-HARD at the best block length."""
+    """Measure the second largest loss over positions on Cyclic-HARD, at the best block length."""
     heard = lab.Rows(row for row in tables["errors"].where(predictor="trained") if row["block_length"])
 
     def least(own: lab.Rows) -> lab.EstimateWithError:

@@ -57,8 +57,8 @@ def paper_floors(
         instances: Number of instances, at least 1.
 
     Returns:
-        Rows ``instance``, ``task``, ``backward``, ``value``, ``low``, ``high``, ``batch_deviation`` (of a mean over 256
-            trajectories), ``samples`` (0 if exact).
+        Rows ``instance``, ``task``, ``backward``, ``value``, ``low``, ``high``, ``batch_deviation`` (standard deviation
+            of a mean over 256 trajectories), ``samples`` (0 if exact).
     """
     numbers = range(seed * instances, (seed + 1) * instances)
     return [{"instance": one} | row for one in numbers for row in _floors(tasks, one, num_samples, backward)]

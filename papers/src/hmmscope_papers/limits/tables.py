@@ -296,7 +296,7 @@ def with_share(rows: Rows, column: str) -> Rows:
 
 
 def equal_budgets(tables: Tables, labels: Mapping[str, str]) -> Gate:
-    """Return the gate "matched", that the mean training budgets of the compared runs are equal.
+    """Return the gate "matched", which requires equal mean training budgets of the compared runs.
 
     Args:
         labels: Labels of the compared runs, by display name.

@@ -106,8 +106,8 @@ def _stages(network: MultiTaskTransformer) -> dict[int, str]:
 def effects(values: ShuffleValues) -> list[dict]:
     """Return the claims' effects, averaged over heads per prompt: (effect, metric, value, low, high, samples).
 
-    ``lower less upper`` is the mean over the lower half of the layers minus that over the upper half, without a middle
-    layer. ``last less before`` is the value of the last layer minus that of the layer before.
+    ``lower less upper`` is the mean over the lower half of the layers minus that over the upper half; both halves omit
+    a middle layer. ``last less before`` is the value of the last layer minus that of the layer before.
     """
     rows = []
     for metric in ("cv", "cv_centred", "attention_change"):

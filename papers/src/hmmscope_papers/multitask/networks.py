@@ -193,7 +193,7 @@ def error_bound(
 
     W_hat is the least-squares solution, W_L the best linear predictor.
 
-    generalisation_bound: on ||(W_hat - W_L) x|| over labels, see `decomposition`
+    generalisation_bound: of `independent_windows`, on ||(W_hat - W_L) x|| over labels
     optimisation_bound:   sqrt(L) |W_hat| (1 - rate alpha_+)^T
     estimation_bound:     their sum;   bound: estimation_bound + memory + misspecification
 

@@ -160,11 +160,13 @@ class Effect:
         return str(replace(self, unit="")).replace("[", "(").replace(", ", " to ").replace("]", ")")
 
     def mirrored(self, bound: float = 0.0) -> "Effect":
+        """Return the effect reflected about a bound."""
         low, high = (None if end is None else 2 * bound - end for end in (self.high, self.low))
         values = tuple(2 * bound - value for value in reversed(self.values))
         return replace(self, value=2 * bound - self.value, low=low, high=high, values=values)
 
     def shifted(self, by: float) -> "Effect":
+        """Return the effect plus a constant."""
         low, high = (None if end is None else end + by for end in (self.low, self.high))
         return replace(self, value=self.value + by, low=low, high=high, values=tuple(one + by for one in self.values))
 
@@ -205,13 +207,13 @@ class Effect:
 
     @property
     def sign_low(self) -> float | None:
-        """Lower 95 % bound of the median from the sign test; None for too few seeds."""
+        """Lower one-sided 95 % bound of the median from the sign test; None for too few seeds."""
         rank = _sign_rank(len(self.values))
         return self.values[rank - 1] if rank else None
 
     @property
     def sign_high(self) -> float | None:
-        """Upper 95 % bound of the median from the sign test; None for too few seeds."""
+        """Upper one-sided 95 % bound of the median from the sign test; None for too few seeds."""
         rank = _sign_rank(len(self.values))
         return self.values[-rank] if rank else None
 

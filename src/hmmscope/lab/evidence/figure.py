@@ -113,11 +113,10 @@ class Bars(Panel):
     """A panel with groups of bars; series with the role optimum or ceiling are lines across groups.
 
     Args:
-        title: title above the panel, or empty.
         y_label: quantity on the y axis, with its unit.
         categories: labels of the groups.
         series: at least one, each with a value for every category and without x.
-        y_min, y_max: ends of the y axis; None for ends that fit the values.
+        title, y_min, y_max: see `Lines`.
     """
 
     y_label: str
@@ -142,7 +141,7 @@ class Heatmap(Panel):
     """A panel with a matrix as colours; row 0 is on top.
 
     Args:
-        title: title above the panel, or empty.
+        title: see `Lines`.
         x_label: meaning of the columns.
         y_label: meaning of the rows.
         z_label: meaning of the colours, with the unit.
@@ -179,7 +178,7 @@ class DenseScatter(Panel):
     """A panel with many coloured points in the unit square; a slider selects one of several sets of points (frames).
 
     Args:
-        title: title above the panel, or empty.
+        title: see `Lines`.
         slider: label of the slider, such as "step".
         frames: names of the frames; the last frame is shown at first.
         places: points of each frame, packed as `scatter_data` describes.
@@ -242,12 +241,9 @@ class Explorer(Panel):
     """A panel with curves of which the reader of a page selects some, with a list for each setting (choice).
 
     Args:
-        title: title above the panel, or empty.
-        x_label, y_label: quantities on the axes, with their units.
         choices: names of one to five settings, such as ("task", "model").
         curves: at least one curve; no two have equal values and names.
-        y_min, y_max: ends of the y axis; None for ends that fit the values.
-        log_x, log_y: whether the x axis and the y axis are logarithmic.
+        title, x_label, y_label, y_min, y_max, log_x, log_y: see `Lines`.
         overlay: the choice for whose values curves are shown together (default: "model", else the last).
     """
 

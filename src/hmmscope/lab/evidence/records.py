@@ -126,6 +126,7 @@ class ClaimRecord:
         return self.rule is not None and not isinstance(self.rule, Always)
 
     def scope_at(self, scale: str) -> str:
+        """Return where the verdict holds at a scale."""
         return self.scope.get(scale, self.scope.get("any", ""))
 
     @property

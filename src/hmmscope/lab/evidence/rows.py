@@ -42,6 +42,7 @@ class Rows(list[dict[str, Any]]):
         return found[0]
 
     def values(self, column: str) -> list[Any]:
+        """Return the different values of a column."""
         return list(dict.fromkeys(row[column] for row in self if column in row))
 
     def by(self, *columns: str) -> "dict[Any, Rows]":
@@ -63,6 +64,7 @@ class Rows(list[dict[str, Any]]):
         return PerSeed({seed: measure(own) for seed, own in self.by("seed").items()})
 
     def with_columns(self, **columns: Callable[[dict[str, Any]], Any]) -> "Rows":
+        """Add columns that are computed from each row."""
         return Rows(row | {name: make(row) for name, make in columns.items()} for row in self)
 
     def pool(self, *keys: str, value: str = "value") -> "Rows":

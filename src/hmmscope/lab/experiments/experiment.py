@@ -59,10 +59,12 @@ class Experiment(ABC):
 
     @property
     def intervals(self) -> str:
+        """Sentence on how intervals are computed."""
         return SEED_INTERVALS if self.num_seeds else INTERVALS
 
     @property
     def scales(self) -> tuple[str, ...]:
+        """Scales at which the experiment runs."""
         known = getattr(self, "sizes", None) or [scale for scale in SCALES if scale != "medium"]
         return tuple(scale for scale in SCALES if scale in known)
 

@@ -39,7 +39,7 @@ class Seeded:
         out: folder of the experiment.
         pool: folder of the trained runs.
         say: function that prints a line of progress.
-        quiet: whether to show no progress.
+        quiet: True shows no progress.
     """
 
     plan: ExperimentPlan

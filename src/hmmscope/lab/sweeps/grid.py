@@ -73,7 +73,7 @@ class GridPoint:
 def config_digest(config: RunConfig) -> str:
     """Return the SHA-256 of the configuration as compact JSON, in hexadecimal.
 
-    ``training.device`` and ``training.engine`` are left out, and so is the path of a process file, whose digest stays.
+    The digest leaves out ``training.device``, ``training.engine`` and the path of a process file.
     """
     data = config.to_data()
     if data["process"].get("digest"):

@@ -105,7 +105,7 @@ class Board(ProgressListener):
     Args:
         out: Folder of the sweep.
         points: Runs of the sweep.
-        quiet: Whether to show nothing.
+        quiet: True shows nothing.
     """
 
     def __init__(self, out: Path, points: Sequence[GridPoint], *, quiet: bool = False) -> None:

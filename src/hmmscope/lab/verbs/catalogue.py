@@ -1,7 +1,6 @@
 """Registered names and their descriptions, for the commands `show` and `claims`.
 
-The names come from catalogue.json (written by `scripts/write_pages.py`), or from imports of all packages if that file
-is outdated.
+The names come from catalogue.json (see `scripts/write_pages.py`), or from imports of packages if it is outdated.
 """
 
 import contextlib

@@ -1,4 +1,4 @@
-"""Geometry of beliefs in trained models: fractals, sets of processes that no finite HMM generates, and factored beliefs."""
+"""Geometry of beliefs in trained models: fractals, processes that no finite HMM generates, and factored beliefs."""
 
 from collections.abc import Callable
 from functools import partial

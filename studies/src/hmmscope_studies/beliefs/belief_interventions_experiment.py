@@ -1,4 +1,4 @@
-"""Whether trained models use the belief that can be read from their layers."""
+"""Test whether trained models use the belief that can be read from their layers."""
 
 from typing import Any
 

@@ -64,9 +64,8 @@ def predict(
 
     Returns:
         Log-probabilities or vectors: ``trained`` and ``longest`` (sample, evaluated position, output), and
-            ``untrained`` on
-        the first samples. For `BenchmarkTask.reads`, also ``read`` (1 + controls, example, state): the belief on test
-        samples, regressed from the best layer on training examples.
+            ``untrained`` on the first samples. For `BenchmarkTask.reads`, also ``read`` (1 + controls, example, state):
+        the belief on test samples, regressed from the best layer on training examples.
     """
     found = {"trained": _answers(model, task, samples, samples.trained, SCORED)}
     with suppress(InputError):  # a model may not support such positions
@@ -126,14 +125,12 @@ def _read(
 def score(task: BenchmarkTask, samples: ScoredSamples, stored: dict[str, Tensor]) -> dict[str, Any]:
     """Score stored predictions, with baselines and controls.
 
-    ``excess``: mean KL divergence from the optimum, nats per prediction (for vectors the squared distance to the
-    optimum);
+    ``excess``: mean KL divergence from the optimum, nats per prediction (for vectors squared distance to the optimum);
     ``share_solved``: 1 - excess / excess of the best constant answer;
     ``fit_length``: position up to which the evaluation loss of [Limits] is below `ERROR_RATE`, in training lengths;
-    ``long_excess``, ``long_fit_length``: the same beyond the training length, on samples of `TIMES` the length, or
-    None;
-    ``belief_share``: fraction of the belief's variance, left unexplained by untrained controls, that the model
-    explains, or None.
+    ``long_excess``, ``long_fit_length``: the same beyond the training length, on samples `TIMES` as long, or None;
+    ``belief_share``: fraction of the belief's variance unexplained by untrained controls that the model explains, or
+    None.
 
     The excess of baselines and controls on the same samples is stored as ``constant`` (the best constant distribution),
     ``counting`` (the best n-gram baseline, None without symbols), ``untrained`` (an untrained control) and ``shuffled``

@@ -23,7 +23,7 @@ def who_filters(tables: Tables) -> list[str]:
     """Return a Markdown table of networks' excess relative to the n-gram baseline; empty without networks.
 
     Args:
-        tables: Tables with `places`, which has each network after its largest budget; other plans have separate lines.
+        tables: Tables with `places`; each network and number of training samples becomes a line.
     """
     rows = tables["places"]
     models = rows.where(predictor="model")
