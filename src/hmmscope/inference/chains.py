@@ -54,6 +54,7 @@ def equal_tails(draws: Array, worth: Array, share: float = 0.95) -> tuple[Array,
     Args:
         draws: Samples (chain, draw, ...).
         worth: Effective sample sizes (...); NaN stands for the number of draws.
+        share: Probability of an interval.
     """
     ordered = np.sort(draws.reshape(-1, *draws.shape[2:]), 0)
     count, tail = len(ordered), (1 - share) / 2

@@ -68,7 +68,7 @@ class Constraints:
             if given is None:
                 continue
             if shape is None:
-                raise InputError(f"constraints.{part}: applies to fits with {part}")
+                raise InputError(f"constraints.{part}: this fit has no {part}; leave it out")
             if shape[-1] is None:
                 raise InputError("constraints.emission: applies to symbols only; for numbers use start and fixed")
             found[part] = RowConstraints.of(f"constraints.{part}", given, shape)

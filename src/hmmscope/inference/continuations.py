@@ -34,7 +34,7 @@ class Forecast(Shown):
         observations: P(o_{T+k} | o_0..o_{T-1}) (batch, step, symbol).
         states: P(state T+k | o_0..o_{T-1}) (batch, step, state).
         drawn_observations: Joint samples (draw, batch, step); -1 after a past of probability zero.
-        drawn_states: Hidden paths of these samples (draw, batch, step).
+        drawn_states: Hidden path of each sample (draw, batch, step).
     """
 
     observations: Float64[Tensor, "batch step symbol"]

@@ -79,7 +79,7 @@ def fused_works(device: torch.device, dtype: torch.dtype, states: int, symbols: 
     exact, _, _ = forward_logs_torch(tuple(part.double() for part in rows), observations_BT, starts_T)
     if not torch.allclose(found, exact.cpu(), rtol=0, atol=1e-4):
         raise RuntimeError(
-            f"fused filter: gives wrong results on {device}, off by {(found - exact.cpu()).abs().max()} nats"
+            f"fused filter: is wrong on {device}, off by {(found - exact.cpu()).abs().max()} nats; use the CPU"
         )
     return True
 

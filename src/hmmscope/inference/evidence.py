@@ -97,6 +97,7 @@ def evidence(
     Args:
         work: Packed sequences, with the symbol V for missing observations.
         hmm: HMM fitted to all or most of the data.
+        num_threads, seed: Number of threads (default: torch's), and random seed.
         most: Largest (number of observations) * (number of states)^2 for which the evidence is computed.
         callback: Function called with a progress text at each step; if it returns True, `EvidenceStopped` is raised.
         laws: Priors in closed form of the constrained parts of the parameters.

@@ -205,10 +205,7 @@ def _random(number: int, seed: int, *shapes: tuple[int, ...]) -> SemiMarkovParam
 
 
 def _negative_binomial(before: Array, counts: Array, kept: NDArray[np.bool_]) -> Array:
-    """Fit a negative binomial distribution on the durations in `kept`; return `before` if its likelihood is larger.
-
-    The fit is a golden-section search over log r.
-    """
+    """Fit a negative binomial distribution on the durations in `kept`; return `before` if its likelihood is larger."""
     if counts.sum() <= 0 or kept.sum() == 1:
         return before
     low, high = -4.0, 8.0

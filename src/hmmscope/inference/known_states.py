@@ -25,11 +25,7 @@ UNKNOWN = (-1, MISSING)
 
 
 class ConditionedProcess(Process):
-    """HMM with one symbol for each pair of an observation and its allowed states.
-
-    Attributes:
-        symbols_U: Observation of each pair; V means missing.
-    """
+    """HMM with one symbol for each pair of an observation and its allowed states."""
 
     stored_name = "ConditionedProcess"
     uses_hmm_inference = OF_STATES

@@ -101,7 +101,7 @@ class StateCountPosterior:
     def interval(self, chosen: int) -> tuple[int, int]:
         """Return the central 95 % interval.
 
-        The interval includes `chosen`, and sizes whose tail probability may exceed 2.5 % within the evidence's error.
+        The interval includes `chosen`, and numbers whose tail probability may exceed 2.5 % within the evidence's error.
         """
         sizes, below = sorted(self.shares), 0.0
         low = high = sizes[0]

@@ -153,8 +153,8 @@ def expected_counts(
 ) -> ExpectedCounts:
     """Compute the expected counts of initial states, transitions and emissions.
 
-    The arguments are those of `smooth_beliefs`, and `sequence_weights` (batch,), which multiply the counts of the
-    sequences. The state at each sequence start counts as a first state.
+    Arguments are as in `smooth_beliefs`; `sequence_weights` (batch,) multiply the counts of the sequences. The state at
+    each sequence start counts as a first state.
 
     Raises:
         InputError: As for `smooth_beliefs`; or a sequence has probability zero, or `hmm` has emitting transitions.

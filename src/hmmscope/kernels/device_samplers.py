@@ -160,5 +160,5 @@ def fused_works(device: torch.device) -> bool:
         return False
     words = [philox_reference((0, KIND_PATH, sample, 1), (1, 2)) for sample in range(2)]
     if found != [[word[1] >> 31, word[3] >> 31] for word in words]:
-        raise RuntimeError(f"the fused sampler draws wrong samples on {device}: {found}")
+        raise RuntimeError(f"the fused sampler draws wrong samples on {device}: {found}; use the CPU")
     return True

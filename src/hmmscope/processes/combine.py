@@ -14,7 +14,8 @@ from hmmscope.processes.process import Process
 def product(first: HMM | LabelledHMM, second: HMM | LabelledHMM) -> HMM | LabelledHMM:
     """Return the process that emits pairs of symbols of two independent processes.
 
-    Symbols v and w form the symbol v * (number of symbols of the second process) + w; states are paired likewise.
+    Symbols v and w form the symbol v * (number of symbols of `second`) + w; pairs of states are numbered in the same
+    way.
     """
     title = f"{first.title or 'process'} x {second.title or 'process'}"
     initial = torch.kron(first.initial, second.initial)

@@ -34,8 +34,7 @@ class GeneralisedHMM(Process):
 
         P(o_0 .. o_T) = initial · labelled[o_0] ··· labelled[o_T] · (1, .., 1)
 
-    A predictive vector, the normalized initial · labelled[o_0] ··· labelled[o_t], replaces the belief state. Sampled
-    states are zeros.
+    A predictive vector, the normalized initial · labelled[o_0] ··· labelled[o_t], replaces the belief state.
 
     Attributes:
         initial, labelled: float64 arrays.

@@ -247,10 +247,10 @@ def require_isotropic(process: LinearSystem) -> None:
     for name in ("transition", "output"):
         matrix = getattr(process, name)
         if matrix.shape != eye.shape or not torch.allclose(matrix @ matrix.T, eye, rtol=0, atol=1e-9):
-            raise InputError(f"process: {name} is not orthogonal")
+            raise InputError(f"process: {name} is not orthogonal; call kalman_filter instead")
     for name in ("state_noise", "output_noise"):
         if not torch.equal(getattr(process, name), eye):
-            raise InputError(f"process: {name} is not the identity")
+            raise InputError(f"process: {name} is not the identity; call kalman_filter instead")
 
 
 def steady_step(process: LinearSystem, *, tolerance: float = 1e-14, max_steps: int = 100_000) -> KalmanStep:

@@ -21,6 +21,7 @@ def policy_rows(
             and the last observation or state (input, seen, input).
         first: Distribution of the first input (input,) (default: the policy if it has one axis, its stationary
             distribution if two, else uniform).
+        num_inputs, num_seen: Numbers of inputs, and of observations or states.
     """
     ndim = np.ndim(policy)
     require(ndim in (1, 2, 3), "policy", "must have the shape (input,), (input, input) or (input, seen, input)", policy)

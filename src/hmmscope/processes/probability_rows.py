@@ -30,7 +30,7 @@ class Quantiser:
 
     Args:
         what: name of the process class, used in the warning.
-        allow_drop_tiny: True rounds entries below 2^-32 to the nearest multiple, like all others.
+        allow_drop_tiny: True rounds entries below 2^-32 to the nearer of 0 and 2^-32.
 
     Attributes:
         change: largest change of an entry.

@@ -75,7 +75,7 @@ class Journal:
             DamagedError: The journal is shorter than `length`, or no line ends at that byte.
         """
         if not 0 <= length <= self.length:
-            raise DamagedError(f"{self.path}: {self.length} bytes, but {length} were recorded")
+            raise DamagedError(f"{self.path}: has {self.length} bytes, but its checkpoint recorded {length}")
         if length == self.length:
             return
         if length and os.pread(self._fd, 1, length - 1) != b"\n":

@@ -177,7 +177,7 @@ def read_seal(folder: Path, name: str = SEAL) -> Seal | None:
     whole = disk.read_bytes(path, managed=True) == store.json_bytes(document, name)
     digest = document.pop("digest")
     if not whole or digest != _digest(document) or document["kind"] not in KINDS:
-        raise DamagedError(f"{path}: altered (its SHA-256 differs from the one stored in it)")
+        raise DamagedError(f"{path}: altered (its SHA-256 differs from the one stored in it); restore it")
     return Seal(document["kind"], document["bound"], document["files"], digest)
 
 

@@ -128,7 +128,7 @@ def read_tensors(path: Path, *, limit: int = 1 << 40, managed: bool = False) -> 
     """Read the tensors of a safetensors file to the CPU; see `read_json` for `managed`.
 
     Raises:
-        InputError: The file is missing, not a regular file, or larger than `limit` bytes.
+        InputError: See `read_json`.
         DamagedError: The file is malformed or has another format.
     """
     return parse_tensors(disk.read_bytes(path, managed=managed, limit=limit), str(path))

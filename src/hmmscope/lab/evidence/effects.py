@@ -122,6 +122,7 @@ class Effect:
 
         Args:
             values: at least two values, not all equal.
+            unit: unit of the values.
         """
         mean = Effect.pooled(values, unit)
         if mean.error is None:

@@ -95,7 +95,7 @@ class ClaimRecord:
         budget: training budget of the paper's models, by column of the table "runs".
         parameters: numbers that the function of the claim reads with `parameter`.
         once: version of the rule for each digest that older files store instead.
-        stands: names of changes of tables, used in tests, after which the claim may stay decided, each with the reason.
+        stands: changes of tables, made by tests, after which the claim may stay decided, each with the reason.
     """
 
     name: str

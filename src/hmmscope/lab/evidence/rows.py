@@ -114,7 +114,7 @@ class Rows(list[dict[str, Any]]):
         return (self.estimates(value) - other.estimates(value)).effect(unit, resolution=resolution)
 
     def as_twins(self) -> "Rows":
-        """Return the rows with the results of untrained controls in place of those of the trained networks."""
+        """Return the rows with results of untrained controls in place of results of trained networks."""
         found = Rows()
         for row in self:
             if row.get("twins") is not None:

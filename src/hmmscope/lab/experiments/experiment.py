@@ -96,7 +96,7 @@ class Experiment(ABC):
 
     @abstractmethod
     def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> MeasuredTables:
-        """Return the measured tables of one group, for all models or those of one part of a seed."""
+        """Return the measured tables of one group, for all models or for the models of one part of a seed."""
 
     @abstractmethod
     def figures(self, tables: Tables) -> list[Figure]:

@@ -160,7 +160,7 @@ def _contexts(rows: Rows) -> Figure:
         name="contexts",
         title="Loss of the HMM minus loss of the network, by context",
         caption="Bars show the mean loss of the HMM minus that of the network after a context, for contexts of the largest "
-        "total difference, labelled context|next symbol with the largest difference. The table has more contexts.",
+        "total difference, labelled context|next symbol with the largest difference. The table contexts has more.",
         panels=tuple(panels),
     )
 
@@ -227,9 +227,7 @@ def findings(tables: Tables, num_seeds: int) -> list[Finding]:
         bad = [family for family, p in ps.items() if p <= LEVEL]
         title = f"The data {'differ from' if bad else 'are consistent with'} the HMM chosen by BIC"
         each = ", ".join(f"{family} {p:.3f}" for family, p in ps.items())
-        found.append(
-            _found(title, f"p-value of each family of statistics against simulations, times their number: {each}.")
-        )
+        found.append(_found(title, f"p-value of each family of statistics, times the number of families: {each}."))
     contexts = list(tables.get("contexts", ()))
     first = [row for row in contexts if row["symbols_before"] == 2] or contexts
     surely = [row for row in first if row["low"] > 0]
@@ -246,7 +244,7 @@ def findings(tables: Tables, num_seeds: int) -> list[Finding]:
             ties.largest(rows.where(network=name), lambda row: row["r2"]) for name in ("trained", "untrained")
         )
         text = (
-            f"R² is {top['r2']:.3f} at {top['layer_name']}; untrained, it is {before['r2']:.3f} at "
+            f"R² is {top['r2']:.3f} at {top['layer_name']}; without training, it is {before['r2']:.3f} at "
             f"{before['layer_name']}; "
         )
         text += f"from the HMM's next-symbol distribution alone, R² is {top['from_prediction']:.3f}."

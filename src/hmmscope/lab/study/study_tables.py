@@ -69,7 +69,7 @@ def over_counting(rows: Sequence[dict[str, Any]], test: dict[str, Curves], netwo
 
 
 def entropies(data: SequenceData, order: int) -> list[dict[str, Any]]:
-    """Estimate the entropy of the next symbol given the last k symbols, in nats; rare contexts make it too small."""
+    """Estimate the entropy of the next symbol given the last k symbols, in nats; rare contexts lower the estimate."""
     rows, before = [{"context": -1, "value": math.log(data.num_symbols), "distinct": 1}], 0.0
     for k in range(order + 1):
         if data.num_symbols ** (k + 1) >= 2**62:

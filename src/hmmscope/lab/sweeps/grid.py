@@ -98,7 +98,7 @@ def read_grid(path: Path) -> list[GridPoint]:
 
 
 def expand(data: object, overrides: Mapping[str, str] | None = None) -> list[GridPoint]:
-    """Return the points of a grid: all combinations of `vary`, then those of `also`, each with all seeds in turn.
+    """Return the points of a grid: all combinations of `vary`, then the points of `also`, each with all seeds in turn.
 
     Args:
         data: Contents of a grid file.
@@ -326,7 +326,7 @@ def changing_grid(out: Path) -> Iterator[None]:
 
 
 def extend_folder(out: Path, points: list[GridPoint], *, shared: bool = False) -> None:
-    """Write points to the grid.json of a sweep, which must have no others, or add them to that of a pool (`shared`)."""
+    """Write points to the grid.json of a sweep, which may have no other points, or add them to a pool (`shared`)."""
     with changing_grid(out):
         before, data = _read_grid(out), _data(points)
         names = {point.name for point in points}
