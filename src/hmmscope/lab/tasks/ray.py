@@ -20,8 +20,7 @@ class RayExecutor:
 
     Args:
         jobs: Number of processors of the Ray that is started here; it cannot be combined with `address`.
-        address: Address of a running cluster ("auto", "host:6379", "ray://host:10001"); by default Ray starts here and
-            ends with the work.
+        address: Address of a running cluster ("auto", "host:6379", "ray://host:10001"); by default Ray starts here.
         gpus: Number of GPUs of a task, possibly a fraction.
         heartbeat_timeout: Seconds without progress before a worker is killed.
 
