@@ -81,13 +81,13 @@ class MultiTaskFig1(PoolFigure):
 
     def drawn(self, tables: lab.Tables) -> list[lab.Figure]:
         told = (
-            "Curves show the accuracy of predictions of the next observation on fresh prompts. First row: against the "
-            f"number of demonstrations, at the later positions of a sequence ({_positions(tables)}). Second row: along the "
-            "test sequence, after all demonstrations. On HMMs of the pool the Bayes mixture over the pool is the optimum, "
-            "and on held-out pairs the mixture over all pairs. On unseen HMMs the mixture over the pool is the result "
-            "of retrieval, and the optimum is unknown. No predictor exceeds the accuracy of the "
-            "filter that knows the HMM. N-grams and the network of Theorem 1 know only the "
-            "prompt; that network predicts only at positions whose window lies inside the sequence. "
+            "Curves show the accuracy of predictions of the next observation on fresh prompts. First row: by number of "
+            f"demonstrations, at later positions of the test sequence ({_positions(tables)}). Second row: by position in "
+            "the test sequence, after all demonstrations. The optimum is the Bayes mixture over the pool for HMMs of the "
+            "pool, and the mixture over all pairs for held-out pairs. For unseen HMMs the optimum is unknown, and the "
+            "mixture over the pool shows the result of retrieval. No predictor exceeds the accuracy of the filter that "
+            "knows the HMM. N-grams and the network of Theorem 1 know only the prompt; that network predicts only at "
+            "positions whose window lies inside the sequence. "
         )
         lost = (
             "Curves show the negative log-likelihood of the next observation, in the same panels as the figure on accuracy. "
@@ -176,11 +176,11 @@ def _by_prompts(tables: lab.Tables) -> lab.Figure:
             panels.append(lab.lines(title, *series, x_label="prompts per HMM", y_label=unit, log_x=True))
     return lab.Figure(
         name="by-prompts",
-        title="After all demonstrations, by how often each HMM was shown",
+        title="Accuracy and loss after all demonstrations, by training prompts per HMM",
         caption=(
-            "Curves show accuracy and loss at the later positions of the test sequence, after all demonstrations. Every "
-            "model was trained on equally many tokens; the smaller its pool, the more often each HMM was shown (the paper: "
-            f"16 times). {_intervals(tables)}"
+            "Curves show accuracy and loss at the later positions of the test sequence, after all demonstrations. All "
+            "models were trained on equally many tokens, so that models with a smaller pool saw each HMM more often (the "
+            f"paper: 16 times). {_intervals(tables)}"
         ),
         panels=tuple(panels),
     )
@@ -199,7 +199,7 @@ def _by_cycles(tables: lab.Tables) -> lab.Figure:
             panels.append(lab.bars(title, *series, categories=cycles, y_label=unit, y_min=0.0))
     return lab.Figure(
         name="by-cycles",
-        title="After all demonstrations, by states and symbols of the cycles",
+        title="Accuracy and loss after all demonstrations, by states and symbols of the cycles",
         caption=(
             "Bars show accuracy and loss at the later positions of the test sequence, after all demonstrations, for cycles "
             "with different numbers of states and symbols (states/symbols). All pools have equally many HMMs, and each HMM "

@@ -138,10 +138,10 @@ _NETWORKS: dict[str, tuple[str, lab.Role]] = {
 }
 _METRICS = {"cv": "variation", "cv_centred": "centred variation", "attention_change": "total variation"}
 _EXPLAINED = (
-    "The query is the last token of the test sequence; the keys are the observations of the demonstrations, and logits of "
-    "the same key are compared. In A whole demonstrations are permuted. In C position ids are permuted in the measured "
-    "layer alone. In B position ids are permuted in all layers, so that upper layers read corrupted inputs. For the "
-    "network of Theorem 1 the keys are its regression samples; the last layer of that network attends to its own position."
+    "A: whole demonstrations are permuted. B: position ids are permuted in all layers, so that upper layers read corrupted "
+    "inputs. C: position ids are permuted in the measured layer alone. Logits of the last token of the test sequence are "
+    "compared for the same key, which is an observation of a demonstration (in the network of Theorem 1, a regression "
+    "sample; its last layer attends to its own position)."
 )
 
 
@@ -174,7 +174,7 @@ def _heads(rows: lab.Rows, network: str) -> lab.Figure:
         scale = "Gathering layers have one head. Each row of maps has one colour scale, for this network only."
     return lab.Figure(
         name=f"heads-{network}",
-        title=f"Layer by head: {_NETWORKS[network][0]}",
+        title=f"Variation of attention logits of each layer and head: {_NETWORKS[network][0]}",
         caption=f"Colours show the variation of logits (top) and of centred logits (bottom) of every head, for seed {seed}. "
         f"{scale} {_EXPLAINED}",
         panels=tuple(panels),
@@ -186,11 +186,11 @@ def _prediction(rows: lab.Rows) -> lab.Figure:
     series = [lab.bar(own.where(network=n), "mode", ("blocks", "everywhere"), *look) for n, look in _NETWORKS.items()]
     return lab.Figure(
         name="prediction-change",
-        title="Change of the prediction",
+        title="Change of the prediction if demonstrations or position ids are permuted",
         caption=(
             "Bars show the total variation between the predicted distribution after the test sequence and its mean over "
-            "permutations: of whole demonstrations (A), or of position ids in all layers (B). The prediction of an ideal "
-            f"learner does not change in A. {_intervals(rows)}"
+            "permutations of whole demonstrations (A) or of position ids in all layers (B). An ideal predictor does not "
+            f"change in A. {_intervals(rows)}"
         ),
         panels=(lab.bars("", *series, categories=("A: blocks", "B: ids"), y_label="total variation", y_min=0.0),),
     )

@@ -18,11 +18,10 @@ class MultiTaskFig3a(PoolFigure):
     title = "Accuracy of probes for the HMM and its hidden state, by layer"
     in_paper = "[MultiTask] §2.2", "Transformers gradually recognize the task identity across layers."
     summary = (
-        "Figure 3a of the multi-task paper. A RoFormer is trained on prompts from a pool of hidden Markov models; "
-        "linear probes read the residual stream after every layer. One probe identifies the HMM, among a subset "
-        "of the pool, at the last observation of a prompt; for each of several HMMs another probe identifies its "
-        "hidden state. They are compared with the exact posterior, the untrained model, shuffled labels, and "
-        "probes that read only the frequencies of symbols in the prompt."
+        "A RoFormer is trained on prompts from a pool of hidden Markov models; linear probes read the residual stream "
+        "after every layer. One probe identifies the HMM, among a subset of the pool, at the last observation of a prompt; "
+        "for each of several HMMs another probe identifies its hidden state. They are compared with the exact posterior, "
+        "the untrained model, shuffled labels, and probes that read only the frequencies of symbols in the prompt."
     )
     groups = {"probes": ("probes", "frequencies", "onsets"), "setting": ("setting",)}
     of_all = ("probes",)
@@ -128,13 +127,13 @@ def _probe_figure(tables: lab.Tables) -> lab.Figure:
         name="probes",
         title="Accuracy of probes for the HMM and its hidden state, by layer",
         caption=(
-            "Curves show the accuracy of linear probes (multinomial logistic regression on the residual stream; layer 0 "
-            "is the embedding) on prompts that neither the model nor the probe was trained on. Left: probes for the HMM "
-            "among a subset of the pool, at the last observation of the prompt; some probes read only the frequencies of "
-            "symbols, or of pairs of neighbours, in the prompt. Right: probes for the hidden state, one for each of several "
-            "HMMs, at positions 4 and later of the test sequence; values are averaged over HMMs. The upper bound is "
-            "the accuracy of the exact posterior of an observer who knows the subset (left) or the HMM "
-            "(right). Bands are 95 % intervals over seeds."
+            "Curves show the accuracy of linear probes (multinomial logistic regression on the residual stream; layer 0 is "
+            "the embedding) on prompts that neither the model nor the probe was trained on. Left: probes for the HMM among "
+            "a subset of the pool, at the last observation of the prompt; some probes read only the frequencies of "
+            "symbols, or of pairs of neighbours, in the prompt. Right: probes for the hidden state, one for each of "
+            "several HMMs, at positions 4 and later of the test sequence; values are averaged over HMMs. The upper bound "
+            "is the accuracy of the exact posterior, given the subset (left) or the HMM (right). Bands are 95 % intervals "
+            "over seeds."
         ),
         panels=tuple(_probe_panel(tables, target, title) for target, title in _TITLES.items()),
     )
@@ -188,10 +187,10 @@ def _order_figure(tables: lab.Tables) -> lab.Figure:
         name="order",
         title="Order in which probes identify the hidden state and the HMM",
         caption=(
-            "Left and middle: the accuracies of the previous figure, each divided by its own maximum over layers. "
-            "Right: the first layer with 90 % of the maximum, the first with 90 % of the rise above layer 0, and "
-            "the layer of the maximum. Bands and bars are 95 % intervals over seeds; intervals of layers are at least "
-            "as wide as the sampling noise of the prompts."
+            "Left and middle: accuracy of each probe, divided by its maximum over layers. Right: the first layer with 90 % "
+            "of the maximum, the first layer with 90 % of the rise above layer 0, and the layer of the maximum. Bands and "
+            "bars are 95 % intervals over seeds; intervals of layers are at least as wide as the sampling noise of the "
+            "prompts."
         ),
         panels=(*panels, places),
     )

@@ -30,10 +30,9 @@ class MultiTaskFig3b(PoolFigure):
         "The peak of each curve shifts to upper layers as the distance to the previous token increases",
     )
     summary = (
-        "Figure 3b of the multi-task paper. A RoFormer is trained on prompts from a pool of hidden Markov models; "
-        "linear probes read the observations 0 to 4 steps back from the residual stream after every layer. They "
-        "are compared with the untrained model, shuffled labels, and the network of Theorem 1, which gathers a "
-        "window of five observations in three layers."
+        "A RoFormer is trained on prompts from a pool of hidden Markov models; linear probes read the observations 0 to 4 "
+        "steps back from the residual stream after every layer. They are compared with the untrained model, shuffled "
+        "labels, and the network of Theorem 1, which gathers a window of five observations in three layers."
     )
     groups = {"probes": ("probes", "curves"), "setting": ("setting",)}
     of_all = ("previous-tokens",)
@@ -140,11 +139,11 @@ def _layer_figure(tables: lab.Tables) -> lab.Figure:
         name="previous-tokens",
         title="Accuracy of probes for previous tokens, by layer",
         caption=(
-            "Curves show the accuracy of linear probes for the observation k steps back, at positions 4 and later of "
-            "the test sequence, on prompts that neither the model nor the probe was trained on. Layer 0 is the "
-            "embedding, so it shows how well the current symbol predicts the earlier ones. An observer who sees the prompt "
-            "would always be right. The network of Theorem 1 has a window of five observations and a causal mask. Bands "
-            "are 95 % intervals over seeds."
+            "Curves show the accuracy of linear probes for the observation k steps back, at positions 4 and later of the "
+            "test sequence, on prompts that neither the model nor the probe was trained on. Layer 0 is the embedding, so "
+            "it shows how well the current symbol predicts the earlier ones. The prompt contains this observation, so that "
+            "a perfect probe has accuracy 1. The network of Theorem 1 has a window of five observations and a causal mask. "
+            "Bands are 95 % intervals over seeds."
         ),
         panels=tuple(_layer_panel(tables["probes"].where(network=n), title) for n, (title, _) in _LOOKS.items()),
     )
@@ -181,13 +180,13 @@ def _distance_figure(tables: lab.Tables) -> lab.Figure:
 
     return lab.Figure(
         name="by-distance",
-        title="Best accuracy, fall, peak and onset by distance",
+        title="Four properties of the accuracy of probes, by number of steps back",
         caption=(
-            "For each distance, the panels show four properties of the previous figure's curves: the accuracy at the best "
-            "layer; the fall from there to the last layer; the layer of the peak; and the first layer with 90 % of the rise "
-            "from layer 0. For the first two, one half of the test prompts chooses the best layer and the other half "
-            "measures the accuracy, both ways, so that noise alone causes no fall. Bands are 95 % intervals over seeds, at "
-            "least as wide as the sampling noise of the prompts."
+            "For probes of the token k steps back, the panels show: the accuracy at the best layer; its fall from there to "
+            "the last layer; the layer of the peak; and the first layer with 90 % of the rise from layer 0. For the first "
+            "two panels, one half of the test prompts chooses the best layer and the other half measures the accuracy, "
+            "both ways, so that noise alone causes no fall. Bands are 95 % intervals over seeds, at least as wide as the "
+            "sampling noise of the prompts."
         ),
         panels=(
             panel("best accuracy", "Accuracy at the best layer", "probe accuracy", y_min=0.0, y_max=1.02),

@@ -37,7 +37,7 @@ Patterns = dict[int, NDArray[np.float64]]
 class MultiTaskFig7(PoolFigure):
     """Attention of the last token by distance and by source, for each layer and head."""
 
-    title = "Targets of the attention of the last token"
+    title = "To which positions does the last token attend?"
     in_paper = "[MultiTask] §2.2", "feature learning in lower layers relies primarily on nearby tokens."
     summary = (
         "The experiment measures to which positions the last token of the test sequence attends, in every layer and "
@@ -224,9 +224,9 @@ def _layers(rows: lab.Rows) -> lab.Figure:
         title="Attention of the last token, by layer",
         caption=(
             "Colours show the fraction of the last token's attention that a position receives, by the distance of this "
-            f"position (0 is the last token itself), averaged over heads, prompts and {_seeds(rows)}. The ReLU heads of the "
-            "network of Theorem 1 are not normalised, so their map shows fractions of the sum. Beige cells have no "
-            f"attention. {_SCALES}"
+            f"position (0 is the last token itself), averaged over heads, prompts and {_seeds(rows)}. The attention of the "
+            "ReLU heads of the network of Theorem 1 does not sum to one, so their map shows fractions of the sum. Beige "
+            f"cells have no attention. {_SCALES}"
         ),
         panels=_maps(means, "layer"),
     )
@@ -269,7 +269,7 @@ def _sources(rows: lab.Rows) -> lab.Figure:
         panels.append(lab.lines(title, *series, **shown))
     return lab.Figure(
         name="by-source",
-        title="Attention of the last token, by source",
+        title="Attention of the last token, by kind of target",
         caption=(
             "Curves show the fraction of the last token's attention that a kind of target receives, averaged over heads and "
             "prompts, against depth. “Even attention” is the fraction of all positions that are of this kind. Lines are "
@@ -292,7 +292,7 @@ def _alignment(tables: lab.Tables) -> lab.Figure:
     names = [f"layer {layer}: {offset} back" for layer, offset in heads]
     return lab.Figure(
         name="alignment",
-        title="Heads with the attention of the construction's gathering heads",
+        title="Attention of the best head to the positions that the construction gathers",
         caption=(
             "A gathering head of the construction puts all attention of the last token on one position. Bars show the "
             "attention of the network's best head to that position, after and before training, with 95 "

@@ -39,9 +39,10 @@ class Lemma1(lab.Experiment):
         "a fixed-length memory model is sufficient to approximate the full-memory transition probabilities",
     )
     summary = (
-        "Lemma 1 of [MultiTask]: the prediction from the last L observations approaches the exact one at a geometric rate "
-        "in L, controlled by the observability coefficient gamma. The distance is computed by summing over all histories, "
-        "for processes of chosen gamma; as gamma goes to zero, it is measured on long sampled histories."
+        "Lemma 1 of [MultiTask] states that the prediction from the last L observations approaches the exact one at a "
+        "geometric rate in L, which depends on the observability coefficient γ. The distance between the two is computed "
+        "by summing over all histories, for processes of chosen γ; for γ close to zero, it is measured on long sampled "
+        "histories."
     )
     intervals = "Intervals are 95 % intervals over processes, or over independent sets of sampled histories."
     groups = {
@@ -124,11 +125,11 @@ def _memory_figure(rows: lab.Rows) -> lab.Figure:
         )
     return lab.Figure(
         name="memory-error",
-        title="Error of a short memory",
+        title="Error of predictions from the last observations alone",
         caption=(
             "Curves show the total variation between the prediction from the last observations and the exact prediction, "
-            "averaged over all histories by enumeration, for emission channels of observability γ. The bound (contraction "
-            "in Hilbert's metric) holds for every single history and does not depend on γ."
+            "averaged over all histories by enumeration, for emission channels of observability coefficient γ. The bound "
+            "(contraction in Hilbert's metric) holds for every history and does not depend on γ."
         ),
         panels=tuple(panels),
     )
@@ -145,12 +146,12 @@ def _rate_figure(rows: lab.Rows) -> lab.Figure:
     gammas = tuple(sorted(rows.values("observability")))
     return lab.Figure(
         name="decay-rate",
-        title="How the rate of forgetting grows with observability",
+        title="Decay rate of the error, by observability",
         caption=(
-            "Left: rate at which the memory error falls. Right: this rate minus the rate at which the hidden chain "
-            "forgets without observations (-ln of its second eigenvalue), for families where the difference is positive. "
-            "The rate that the lemma guarantees grows as γ⁴, up to an unstated constant. Lines are means over processes; "
-            "bands are 95 % intervals over processes."
+            "Left: rate at which the error of a memory of L observations falls with L. Right: this rate minus the rate at "
+            "which the hidden chain forgets without observations (-ln of its second eigenvalue), for families of processes "
+            "where the difference is positive. The rate that the lemma guarantees grows as γ⁴, up to an unstated constant. "
+            "Lines are means over processes; bands are 95 % intervals over processes."
         ),
         panels=(
             lab.lines(

@@ -31,14 +31,14 @@ _DEMO = {
 class Quickstart(lab.Experiment):
     """RoFormers trained on a small and on a large pool, evaluated on unseen HMMs."""
 
-    title = "Two RoFormers, few HMMs shown often and many shown rarely"
+    title = "Two models, trained on few HMMs shown often and on many shown rarely"
     summary = (
-        "Does a model that predicts well memorise its HMMs, or does it learn from the prompt? Two small decoders "
-        "are trained on equally many prompts: demonstrations from one hidden Markov model of a pool, then a test "
-        "sequence of the same model. One pool is small, and each HMM is shown more than a thousand times; in the "
-        "other each is shown about fifteen times. Both are evaluated on HMMs of their pool, on held-out pairs of "
-        "its parts, and on unseen HMMs. They are compared with tuned n-gram baselines, with retrieval from the "
-        "pool, and with the filter that knows the HMM."
+        "Does a model that predicts well memorise its HMMs, or does it learn from the prompt? Two small decoders are "
+        "trained on equally many prompts: demonstrations from one hidden Markov model of a pool, then a test sequence of "
+        "the same model. The memoriser has a small pool, and sees each HMM more than a thousand times; the learner sees "
+        "each HMM of a large pool about fifteen times. Both are evaluated on HMMs of their pool, on held-out pairs of its "
+        "parts, and on unseen HMMs. They are compared with tuned n-gram baselines, with retrieval from the pool, and with "
+        "the filter that knows the HMM."
     )
     num_seeds = {"smoke": 1, "small": 1, "gpu": 1, "paper": 1}
     groups = {"measurements": ("in-context", "effects", "layers", "training")}

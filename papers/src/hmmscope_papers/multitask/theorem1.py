@@ -79,8 +79,8 @@ class Theorem1(lab.Experiment):
     title = "A Transformer built to learn an HMM in context"
     in_paper = "[MultiTask] §4.2", "a sufficiently large Transformer can accurately approximate the HMM"
     summary = (
-        "Theorem 1 of [MultiTask] as explicit weights: softmax heads gather the last L symbols and the next one "
-        "at every position, each ReLU layer takes one gradient step of least squares, and the last layer "
+        "Theorem 1 of [MultiTask] is built as a network with explicit weights: softmax heads gather the last L symbols and "
+        "the next one at every position, each ReLU layer takes one gradient step of least squares, and the last layer "
         "predicts. The network is run, and every layer is compared with the exact algorithm. Its error is measured against "
         "the number n of samples, the number T of steps and the memory L, and compared with the stated bound and rates."
     )
@@ -279,7 +279,7 @@ def _failure_figure(tables: lab.Tables) -> lab.Figure:
     ]
     return lab.Figure(
         name="failures",
-        title="Where the construction fails",
+        title="Errors of the construction with too few heads, or with random positions",
         caption=(
             "Left: distance from least squares if each gradient layer has only some of its heads; lines are medians and "
             "bands are ranges over processes. Right: fraction of history slots with a wrong token if positions are random "
@@ -314,8 +314,8 @@ def _in_context_figure(rows: lab.Rows) -> lab.Figure:
         title="The constructed network as a predictor",
         caption=(
             "The causal variant of the construction is scored like a trained model: negative entries of its output are set "
-            "to zero and the rest is normalised, at positions whose window lies inside their sequence. The optimum knows "
-            "the process. Bands are 95 % intervals over prompts."
+            "to zero and the rest is normalised, at positions whose window lies inside their sequence. The optimum is the "
+            "filter that knows the process. Bands are 95 % intervals over prompts."
         ),
         panels=(
             panel(rows, "accuracy", "Accuracy", "accuracy"),
@@ -328,7 +328,7 @@ def _shuffle_figure(rows: lab.Rows) -> lab.Figure:
     cells = ranges(lab.Rows(row for row in rows if row["layer"] > 0), "layer", "head", value="value")
     return lab.Figure(
         name="position-shuffle",
-        title="Which layers depend on positions",
+        title="Variation of attention logits if demonstrations are permuted, by layer and head",
         caption=(
             "Colours show the coefficient of variation of the attention logits from the last token to the regression "
             "samples when whole demonstrations are permuted (median over prompts). The gathering layers, which have one "

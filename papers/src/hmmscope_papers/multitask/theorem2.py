@@ -60,10 +60,10 @@ class Theorem2(Experiment):
         "Transformers can still learn HMMs efficiently under such “weak revealing” case",
     )
     summary = (
-        "Theorem 2 of [MultiTask] as explicit weights: if a single symbol does not distinguish the hidden states, "
-        "the network fits the joint one-hot vector of the next k symbols by least squares. The network is run, and every "
-        "layer is compared with the exact algorithm. Its error is measured against the number n of samples, the number T "
-        "of steps and the memory L, and compared with the stated bound and rates."
+        "Theorem 2 of [MultiTask] is built as a network with explicit weights. If a single symbol does not distinguish the "
+        "hidden states, the network fits the joint one-hot vector of the next k symbols by least squares. The network is "
+        "run, and every layer is compared with the exact algorithm. Its error is measured against the number n of samples, "
+        "the number T of steps and the memory L, and compared with the stated bound and rates."
     )
     intervals = INTERVALS
     groups = {
@@ -194,10 +194,11 @@ def _observability_figure(rows: Rows) -> Figure:
     others = Rows(row for row in rows if row["instance"] != 0)
     return Figure(
         name="observability",
-        title="Several observations together distinguish states",
+        title="Observability of several observations together",
         caption=(
-            "Curves show the observability coefficient of the joint distribution of the next k symbols given the state. For "
-            "random processes the line is the median and the band the range over processes."
+            "Curves show the observability coefficient of the joint distribution of the next k symbols given the state. If "
+            "it is 0, two different mixtures of states give the same distribution. Lines of random processes are medians, "
+            "bands are ranges over processes."
         ),
         panels=(
             lines(

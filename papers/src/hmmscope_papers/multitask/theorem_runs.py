@@ -40,13 +40,13 @@ def steps_figure(tables: lab.Tables) -> lab.Figure:
         )
     return lab.Figure(
         name="gradient-layers",
-        title="Each layer is a gradient step: the error falls geometrically",
+        title="Distance from least squares, by gradient layer",
         caption=(
-            "Left: after each gradient layer, how far the regression weights in the residual stream are from least squares, "
-            "for the window with the largest distance. The step size is 1/λ_max, where λ_max is the largest "
-            "eigenvalue of the sample covariance. Lines are medians and bands are ranges over processes. Right: decay "
-            "rate of this distance (one point per process) against the stated rate, "
-            "which follows from the smallest non-zero eigenvalue α₊."
+            "Left: distance of the regression weights in the residual stream from least squares after each gradient layer, "
+            "for the window with the largest distance. The step size is 1/λ_max, where λ_max is the largest eigenvalue of "
+            "the sample covariance. Lines are medians and bands are ranges over processes. Right: decay rate of this "
+            "distance (one point per process) against the stated rate -ln(1 - α₊/λ_max), where α₊ is the smallest non-zero "
+            "eigenvalue."
         ),
         panels=tuple(panels),
     )
@@ -83,13 +83,13 @@ def sample_figure(tables: lab.Tables) -> lab.Figure:
     )
     return lab.Figure(
         name="samples",
-        title="More demonstrations: the error falls with the inverse square root of their number",
+        title="Error by number of demonstrations",
         caption=(
-            "Curves show root mean square errors over processes and sets of demonstrations, one window each, after the last "
-            "gradient layer. Left: distance from the best linear prediction; bound on this distance; its limit for "
-            "infinitely many steps; and its value if the noise of samples were independent. Right: distance from the exact "
-            "distribution given the whole history, and the whole bound; with many samples the errors from the short "
-            "memory and from the linear form remain. Sets whose windows do not span all windows are omitted."
+            "Curves show root mean square errors over processes and sets of demonstrations, one window each, after the "
+            "last gradient layer. Left: distance from the best linear prediction, the bound on it, its limit for "
+            "infinitely many steps, and its value if the noise of samples were independent. Right: distance from the exact "
+            "distribution given the whole history, and the bound on it; with many samples the errors from the short memory "
+            "and from the linear form remain. Sets whose windows do not span all windows are omitted."
         ),
         panels=(
             panel("Estimation", "estimation", "estimation_bound", "||(W(T) − W_L) x||, r.m.s.", *limits),
@@ -103,7 +103,7 @@ def memory_figure(rows: lab.Rows) -> lab.Figure:
     curved = lab.Rows(row for row in rows if row["misspecification"] > ROUNDING)  # one symbol is linear in its one-hot
     return lab.Figure(
         name="memory",
-        title="A longer memory, and its limit by linearity",
+        title="Error by length of the memory",
         caption=(
             "Curves show the root mean square distance from the exact distribution of the next symbols, over all histories, "
             "against the memory L; lines are medians and bands are ranges over processes. With infinitely many samples the "
@@ -135,7 +135,7 @@ def depth_figure(rows: lab.Rows, x: str = "memory_length", x_label: str = "memor
         series.append(plain(kept, x, f"stated, T = {steps}", "optimum", y="stated"))
     return lab.Figure(
         name="depth",
-        title="Depth grows with the logarithm of the gathered window",
+        title="Number of layers, by size of the gathered window",
         caption=(
             "Curves show the number of attention layers of the constructed networks, all of which gather their window "
             "exactly, and the number that the theorem states."

@@ -95,7 +95,8 @@ class PoolFigure(Experiment):
         for place, label in enumerate(labels):
             own = of_label(tables, label)
             told = (
-                f"The pool has {_said(own, HMMS)} HMMs, each shown in {_said(own, PER_HMM)} prompts (model: {label})."
+                f"The pool has {_said(own, HMMS)} HMMs, each shown in {_said(own, PER_HMM)} prompts (label of the model: "
+                f"{label})."
             )
             for figure in self.drawn(own):
                 caption = f"{figure.caption} {told}"
