@@ -174,7 +174,7 @@ def _errors_figure(rows: lab.Rows) -> lab.Figure:
         panels.append(lab.lines(TASKS[task][0], *series, x_label=label, y_label="evaluation loss", y_min=0.0))
     return lab.Figure(
         name="error-by-position",
-        title="Error by position, to beyond the training length",
+        title="Error by position, within and beyond the training length",
         caption=(
             "Curves show the evaluation loss by position, for the deepest model of each architecture (the legend gives its "
             f"layers). Models were trained on {trained_on} observations and also read longer sequences, except those with "

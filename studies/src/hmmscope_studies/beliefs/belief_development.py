@@ -30,12 +30,12 @@ _STEP = "step of training"
 class BeliefDevelopment(lab.Experiment):
     """Small models, measured at log-spaced training steps."""
 
-    title = "When does a model start to use its belief?"
+    title = "When can a belief be decoded from a model, and when does the model use it?"
     summary = (
         "Checkpoints are stored at logarithmically spaced steps. At each checkpoint, predictions are compared with simple "
-        "predictors and with the exact answer, and another belief is written into the layers, as in "
-        "belief-interventions. The results show which predictors a model resembles in turn, when the belief "
-        "can be decoded, and when it is used. For Markov chains that are drawn anew for each sample the known order is: "
+        "predictors and with the exact answer, and another belief is written into the layers (as in the experiment "
+        "belief-interventions). The results show which predictors a model resembles one after another, when the belief can "
+        "be decoded, and when the model uses it. For Markov chains that are drawn anew for each sample the known order is: "
         "uniform predictions, then unigrams, then bigrams of the context."
     )
     num_seeds = {"smoke": 2, "small": 5, "gpu": 5, "paper": 5}
@@ -100,7 +100,7 @@ class BeliefDevelopment(lab.Experiment):
         return [
             lab.Figure(
                 name="strategies",
-                title="Distance of the model from simple predictors",
+                title="Distance of the model from simple predictors, by training step",
                 caption=(
                     "Curves show the KL divergence of the model from simple predictors and from the exact answer, against "
                     "the step of training; the lowest curve is the nearest predictor. Bands are 95 % intervals over seeds."
@@ -111,11 +111,11 @@ class BeliefDevelopment(lab.Experiment):
                 name="use",
                 title="When the belief can be decoded, and when it is used",
                 caption=(
-                    "Curves show two measures at the layer that encodes the belief best at the end of training. "
-                    "“Read” is R² of the affine map to the belief. “Used” is the fraction of the way that the "
-                    "prediction moves to the filter's answer if another belief is written there. Fractions below -1 "
-                    "are not shown. The line of untrained "
-                    "controls is R² on other samples at their best layer (mean of three). Bands are 95 % intervals."
+                    "Curves show two measures at the layer that encodes the belief best at the end of training. “Read” is "
+                    "R² of the affine map from this layer to the belief. “Used” is how far the prediction moves to the "
+                    "filter's answer if another belief is written there (one: all the way; values below -1 are not shown). "
+                    "The line of untrained controls is their mean R² at their best layer, on other samples. Bands are 95 % "
+                    "intervals."
                 ),
                 panels=tuple(
                     _use(rows, title, _read_of(tables, title)) for rows, title in _each(_used(tables["interventions"]))

@@ -38,15 +38,15 @@ _LEAST_LEFT = 0.02
 class BeliefGeometry(lab.Experiment):
     """RoFormers on processes with a known geometry of beliefs."""
 
-    title = "Geometry of beliefs in the residual stream"
+    title = "Geometry of belief states in the residual stream"
     summary = (
         "RoFormers are trained to predict the next observation of processes whose beliefs have a known geometry. The "
-        "beliefs of Mess3 form a fractal. Those of RRXOR have four dimensions, and its prediction does not determine them. "
-        "A quantum process has a disc and a post-quantum process a curve, which no HMM with finitely many states has. "
-        "Pairs of Mess3 are independent, coupled through observations, or coupled through hidden states. Affine maps read "
-        "the exact belief from every layer at every stored step. For pairs, the experiment measures whether the stream "
-        "encodes the joint belief of eight dimensions or the beliefs of the two factors, of two dimensions each, and "
-        "whether their subspaces are orthogonal. The control is the same network before training."
+        "beliefs of Mess3 form a fractal. The beliefs of RRXOR have four dimensions, and its next-symbol distribution does "
+        "not determine them. The states of a quantum process fill a disc and those of a post-quantum process a curve, "
+        "which no finite HMM has. Pairs of Mess3 are independent, coupled through observations, or coupled through hidden "
+        "states. Affine maps read the exact belief from every layer at every stored step. For pairs, the experiment "
+        "measures whether the stream encodes the joint belief (eight dimensions) or the beliefs of both factors (two "
+        "dimensions each), and whether their subspaces are orthogonal. The control is the untrained network."
     )
     num_seeds = {"smoke": 2, "small": 5, "gpu": 5, "paper": 5}
     run_columns = ("process",)
@@ -139,8 +139,8 @@ def _layers_figure(rows: lab.Rows) -> lab.Figure:
         title="R² of affine maps from each layer to the belief",
         caption=(
             "Curves show R² of an affine map to the exact belief (or predictive vector) after every observation, on "
-            "held-out samples; layer 0 is the embedding. The baseline is at one if belief and next-symbol distribution are "
-            "affine functions of each other. Bands are 95 % intervals over seeds."
+            "held-out samples; layer 0 is the embedding. The baseline is a map from the next-symbol distribution; it is at "
+            "one if belief and distribution are affine functions of each other. Bands are 95 % intervals over seeds."
         ),
         panels=tuple(panel(process) for process in rows.values("process")),
     )
@@ -158,7 +158,7 @@ def _added_figure(rows: lab.Rows) -> lab.Figure:
     names = lab.Rows(shares).values("process")
     return lab.Figure(
         name="added",
-        title="Fraction of the variance that training explains",
+        title="Fraction of the belief's variance that training adds to what a map explains",
         caption=(
             "Bars show 1 - (1 - R²) / (mean over seeds of 1 - R² before training), where each network is read at the layer "
             f"that fits its training samples best. Processes that leave less than {_LEAST_LEFT:g} unexplained before "
@@ -242,7 +242,7 @@ def _dimensions_figure(rows: lab.Rows) -> lab.Figure:
         panels.append(panel("Overlap of the factors' spaces", "overlap", pairs, "cos²", random))
     return lab.Figure(
         name="dimensions",
-        title="Sum or product of dimensions",
+        title="Do the dimensions of two factors add up or multiply?",
         caption=(
             "Left: effective dimension of the space in which the last layer varies with the belief; two factors of two "
             "dimensions each give 4 if encoded separately, and 8 if encoded jointly. Middle: variance of the stream "
@@ -262,7 +262,7 @@ def _development_figure(rows: lab.Rows) -> lab.Figure:
 
     return lab.Figure(
         name="development",
-        title="Belief, factors and dimension over training",
+        title="Decoded belief, factors and dimension during training",
         caption=(
             "The panels show three measures of the last layer against the step of training: R² of the belief; the variance "
             "that the factors' beliefs explain, as a fraction of that explained by the joint belief; and the effective "

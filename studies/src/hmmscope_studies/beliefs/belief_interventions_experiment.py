@@ -19,7 +19,7 @@ _LOOKS: dict[str, tuple[str, lab.Role]] = {
 class BeliefInterventions(lab.Experiment):
     """Networks on three processes, whose activations are edited so that a probe reads another belief."""
 
-    title = "Does a model use its belief?"
+    title = "Does a model use the belief that it encodes?"
     summary = (
         "A linear map reads the exact belief of the forward filter from the layers of networks that predict the next "
         "observation. This shows where a belief can be decoded, not that the model uses it. The experiment edits the stream "
@@ -68,7 +68,7 @@ class BeliefInterventions(lab.Experiment):
         return [
             lab.Figure(
                 name="moved",
-                title="Writing another belief into a layer",
+                title="Effect of writing another belief into a layer",
                 caption=(
                     "The belief's subspace of the stream at one layer is taken from another sample. Curves show how far the "
                     "next prediction moves to the exact filter's prediction with that sample's belief, as a fraction of the "
@@ -79,11 +79,11 @@ class BeliefInterventions(lab.Experiment):
             ),
             lab.Figure(
                 name="removed",
-                title="Removing the belief from a layer",
+                title="Effect of removing the belief from a layer",
                 caption=(
-                    "The stream is edited so that the map decodes the mean belief. Curves show the KL divergence of the "
-                    "prediction from the exact filter's, as a fraction of that of a predictor with the mean belief (one: "
-                    "the whole benefit of the belief is lost). Bands are 95 % intervals over seeds."
+                    "The stream is edited so that the affine map decodes the mean belief. Curves show the KL divergence of "
+                    "the prediction from the exact filter's, as a fraction of that of a predictor with the mean belief "
+                    "(one: the whole benefit of the belief is lost). Bands are 95 % intervals over seeds."
                 ),
                 panels=_panels(tables["interventions"], "ablate", "fraction of the belief's benefit lost"),
             ),

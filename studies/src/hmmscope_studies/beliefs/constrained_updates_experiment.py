@@ -20,8 +20,8 @@ class ConstrainedUpdates(lab.Experiment):
     title = "How one layer of attention approximates a filter"
     summary = (
         "Attention sees all symbols at once, so one layer can only add up the evidence of each symbol alone. The resulting "
-        "approximation of the belief is called the constrained belief. It predicts that attention decays with distance at "
-        "the rate at which the process forgets, and which value vector each symbol has. Models of one layer and one head "
+        "approximation of the belief is called the constrained belief. It predicts the value vector of each symbol, and "
+        "that attention decays with distance at the rate at which the process forgets. Models of one layer and one head "
         "are trained on Mess3 with three rates of forgetting, and compared with the prediction; the control is the same "
         "model before training."
     )
@@ -89,15 +89,15 @@ class ConstrainedUpdates(lab.Experiment):
                 name="pattern",
                 title="Decay of attention with distance",
                 caption=(
-                    "Curves show the mean attention at a distance divided by that at distance one, at late positions. The "
-                    "predicted values are powers of the second eigenvalue ζ of the transition matrix. Bands are 95 % "
+                    "Curves show the mean attention at each distance, divided by that at distance one, at late positions. "
+                    "The predicted values are powers of the second eigenvalue ζ of the transition matrix. Bands are 95 % "
                     "intervals over seeds."
                 ),
                 panels=tuple(pattern(name) for name in names),
             ),
             lab.Figure(
                 name="beliefs",
-                title="Values of symbols, and beliefs after attention",
+                title="Value vectors of symbols, and beliefs decoded after attention",
                 caption=(
                     "Left: cosine between each symbol's value vector and its predicted evidence (mean over symbols). "
                     "Middle: R² of an affine map from the stream between attention and MLP to the constrained belief. "

@@ -82,18 +82,18 @@ class Discovery(Experiment):
         return [
             Figure(
                 name="states",
-                title="States and operators from predictions alone",
+                title="Numbers of states and operators, estimated from predictions alone",
                 caption=(
-                    "Left: rank of the Hankel matrix, by the largest gap of its singular values. Middle: number of "
-                    "recurrent states of the automaton whose states are prefixes with futures that differ by more than .1 "
-                    "in total variation. Right: distance of the learned operators' next-symbol distributions from those of "
-                    "the process. The exact process is analysed in the same way. Intervals are 95 % intervals over seeds."
+                    "Left: rank of the Hankel matrix, at the largest gap of its singular values. Middle: number of "
+                    "recurrent states of an automaton, in which prefixes are one state if their predictions differ by at "
+                    "most 0.1 in total variation. Right: distance of the learned operators' predictions from those of the "
+                    "process. The exact process is analysed alike. Intervals are 95 % intervals over seeds."
                 ),
                 panels=tuple(panels),
             ),
             Figure(
                 name="coordinates",
-                title="Coordinates of the last layer found without labels",
+                title="Agreement of the belief with coordinates of the last layer found without labels",
                 caption=(
                     "Left: mean absolute correlation of each coordinate of the exact belief with its best match. Right: "
                     "R² of the belief as an affine function of all found coordinates. Intervals are 95 % intervals."

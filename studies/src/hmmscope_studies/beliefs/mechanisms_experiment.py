@@ -28,7 +28,7 @@ _READ = {
 class Mechanisms(lab.Experiment):
     """RoFormers of two layers on Markov chains in context, Mess3 and RRXOR, component by component."""
 
-    title = "Components behind a model's prediction"
+    title = "Which heads, layers and MLPs does a model's prediction need?"
     summary = (
         "Each head, the attention of each layer and each MLP is replaced by its mean over samples, or by its output on "
         "another sample. The experiment measures the rise of the loss, and the fall of R² of affine maps from the stream "
@@ -95,7 +95,7 @@ class Mechanisms(lab.Experiment):
         return [
             lab.Figure(
                 name="loss",
-                title="Cost of removing a component",
+                title="Rise of the loss if a component is removed",
                 caption=(
                     "Bars show the rise of the loss if a head, the attention of a layer or an MLP is replaced by its mean "
                     "over samples, or by its output on another sample. Letters order the heads of a layer by this rise, "
@@ -105,7 +105,7 @@ class Mechanisms(lab.Experiment):
             ),
             lab.Figure(
                 name="read",
-                title="Loss of decoded information without a component",
+                title="Decrease of decoded information if a component is removed",
                 caption=(
                     "Colours show how much the held-out R² of affine maps from the stream falls if a component is "
                     "replaced by its mean. The maps predict earlier symbols, the frequencies of symbols in the context "
@@ -116,7 +116,7 @@ class Mechanisms(lab.Experiment):
             ),
             lab.Figure(
                 name="paths",
-                title="Paths from a token to the prediction",
+                title="Rise of the loss if one component does not receive the output of another",
                 caption=(
                     "Colours show the rise of the loss if the component at the bottom receives the mean output of the "
                     "component at the left instead of its output; all other components receive that output unchanged. Each "

@@ -77,12 +77,12 @@ _SHARES = {0.25: "after a quarter of the training", 0.5: "after half", 1.0: "at 
 def _by_depth(rows: lab.Rows) -> lab.Figure:
     return lab.Figure(
         name="fit-length-by-depth",
-        title="Fit length against depth, and against training",
+        title="Fit length by number of layers, after all and after parts of the training",
         caption=(
-            "Curves show the interpolated position at which the evaluation loss of one evaluation crosses "
-            f"{rows[0]['error_rate']:g}. 2^layers is cut at the sequence length. A ring marks a depth that still learns: "
-            "its fit length changed by 7 % or more over the second half of the training (mean over seeds). Bands are 95 % "
-            "intervals over seeds."
+            "The fit length here is the (interpolated) position at which the evaluation loss, measured once, exceeds "
+            f"{rows[0]['error_rate']:g}. 2^layers is cut at the sequence length. A ring marks a depth that has not "
+            "converged, because its fit length changed by 7 % or more over the second half of the training (mean over "
+            "seeds). Bands are 95 % intervals over seeds."
         ),
         panels=tuple(_depth_panel(own) for own in rows.by("longest").values()),
     )
@@ -125,8 +125,8 @@ def _by_training(rows: lab.Rows) -> lab.Figure:
         panels.append(lab.lines(f"Sequences of {longest}", *series, **shown))
     return lab.Figure(
         name="fit-length-by-training",
-        title="Fit length while training",
-        caption="Fit length against the number of training sequences, for each depth. Bands are 95 % intervals over seeds.",
+        title="Fit length by number of training sequences",
+        caption="Each curve belongs to one number of layers. Bands are 95 % intervals over seeds.",
         panels=tuple(panels),
     )
 

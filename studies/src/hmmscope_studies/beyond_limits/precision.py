@@ -133,7 +133,7 @@ def _smallest_figure(rows: lab.Rows) -> lab.Figure:
     needed = lab.Rows({"length": n, "value": bits_for_attention(n)} for n in sorted(rows.values("length")))
     return lab.Figure(
         name="smallest-precision",
-        title="Two bits for every doubling of the length",
+        title="Fewest bits for a small error, by sequence length",
         caption=(
             "Curves show the smallest number p of significand bits from which on the error stays at or below "
             f"{TOLERANCE:g}, if every operation is rounded to p bits (median, with the range over instances; three states). "
@@ -158,11 +158,11 @@ def _error_figure(rows: lab.Rows) -> lab.Figure:
     positive = lab.Rows(row for row in rows if row["error"] > 0)
     return lab.Figure(
         name="error-by-precision",
-        title="Too few bits fail at once; with enough bits the product gadget sets the error",
+        title="Largest error, by number of bits",
         caption=(
             "Curves show the largest error against the precision (median, with the range over instances). If attention "
             "mistakes a position, the error is of order one. With more bits the error of the ReLU network is zero (not "
-            "shown), that of the exact product falls as 2^-p, and that of the GeLU gadget falls as 2^(-2p/3)."
+            "shown), that of exact p-bit products falls as 2^-p, and that of GeLU products as 2^(-2p/3)."
         ),
         panels=tuple(
             lab.lines(
@@ -199,10 +199,10 @@ def _type_figure(rows: lab.Rows) -> lab.Figure:
 
     return lab.Figure(
         name="number-types",
-        title="Lengths that a number type can handle",
+        title="Largest error, by number type and sequence length",
         caption=(
             "Colours show the largest error over instances of the ReLU network on cycles of three states. Simulated types "
-            "round to the bits of bfloat16 (8), float16 (11) or float32 (24), without overflow; “run” is torch in the type."
+            "round to the bits of bfloat16 (8), float16 (11) or float32 (24), without overflow; “run” is torch itself."
         ),
         panels=(
             panel("16 bits, simulated", {name: (name, "error") for name in ("bfloat16", "float16")}),

@@ -27,7 +27,7 @@ RATES: dict[int, dict[int, float]] = {32: {0: 0.008, 1: 0.004, 2: 0.004, 3: 0.00
 class LimitsLaw(lab.Experiment):
     """Annealed budgets of Cyclic-DET by depth, in instances shared by all depths and budgets."""
 
-    title = "Scaling law of the fit length in depth and training"
+    title = "Scaling law of the fit length in the number of training sequences, by depth"
     summary = (
         "Transformers of growing depth and the RNN track five states under two permutations that generate A5. Each model is "
         "trained at a constant learning rate, and copies of it are annealed at budgets that double, so that each point "
@@ -409,12 +409,12 @@ def _figure(rows: lab.Rows, numbers: lab.Numbers = None) -> lab.Figure:
     shown: dict[str, Any] = {"x_label": "sequences seen", "y_label": "fit length", "y_min": 0.0, "log_x": True}
     return lab.Figure(
         name="fit-length-law",
-        title="Fit length of annealed trainings, extrapolated to the paper's budget",
+        title="Fit length of annealed trainings, extrapolated to the paper's number of training sequences",
         caption=(
-            f"Points show the interpolated position at which the loss crosses {lab.parameter(numbers, 'rate'):g}, for "
-            "annealed copies of one training. Bands at points are 95 % intervals over instances. Bands beyond the points "
-            "are predictions of the mean over instances, up to the 5·10⁸ sequences of the paper: the union of a linear law "
-            "and a law that saturates, both fitted to all points. Curves are cut at the sequence length."
+            f"Points show the (interpolated) position at which the loss exceeds {lab.parameter(numbers, 'rate'):g}, for "
+            "copies of one training that are annealed at different steps. Bands at points are 95 % intervals over "
+            "instances. Bands beyond the points predict the mean over instances, up to the paper's 5·10⁸ sequences, by a "
+            "linear law and by a law that saturates, both fitted to all points. Curves are cut at the sequence length."
         ),
         panels=(lab.lines(f"Cyclic-DET, sequences of {longest}, width 64", *series, **shown),),
     )

@@ -32,7 +32,7 @@ _ASKED = {"medium": 128}
 class LimitsHardDose(lab.Experiment):
     """Cyclic-HARD at one sequence length, with growing distance between queries of the state."""
 
-    title = "Effect of the supervision rate"
+    title = "Effect of the number of actions per label of the state"
     summary = (
         "In Cyclic-HARD an action is followed by a label of the state only with a probability, the supervision rate alpha. "
         "The paper has alpha = 1/120 and finds that no Transformer fits even a constant length, while the RNN does. In this "
@@ -108,7 +108,7 @@ class LimitsHardDose(lab.Experiment):
         return [
             lab.Figure(
                 name="dose",
-                title="Fit length against the number of actions per label",
+                title="Fit length by the number of actions per label of the state",
                 caption=caption,
                 panels=(panel,),
             )

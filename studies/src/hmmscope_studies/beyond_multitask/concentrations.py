@@ -34,7 +34,7 @@ KNOWN, RETRIEVAL = "known-component", "retrieval"
 class Concentrations(lab.Experiment):
     """N-grams, retrieval and the filter that knows the HMM, on prompts of growing length."""
 
-    title = "Random HMMs on which a learner can exceed n-gram baselines"
+    title = "On which random HMMs can inference of the HMM exceed n-gram baselines?"
     summary = (
         "[MultiTask] draws 8192 HMMs of 128 states and 16 symbols, and states neither the distribution of their matrices "
         "nor the length of a prompt. This experiment draws rows from Dirichlet distributions of several concentrations. "
@@ -78,10 +78,10 @@ class Concentrations(lab.Experiment):
                 name="accuracy",
                 title="Accuracy at the end of a prompt",
                 caption=(
-                    "Curves show the accuracy of predictions of the next observation in the last demonstration of a prompt, "
-                    "against the number of observations of the prompt; there is a panel for each pair of concentrations "
-                    "(transitions, emissions). Prompts come from HMMs of the pool, for retrieval also from new HMMs "
-                    "(shortest prompt only). Bands are 95 % intervals over prompts."
+                    "Curves show the accuracy of predictions of the next observation in the last demonstration of a "
+                    "prompt, against the number of observations of the prompt; there is a panel for each pair of "
+                    "concentrations (transitions, emissions). Prompts come from HMMs of the pool. For retrieval, one point "
+                    "shows prompts from new HMMs (shortest prompt only). Bands are 95 % intervals over prompts."
                 ),
                 panels=tuple(_panel(tables, name) for name in tables["gaps"].values("concentrations")),
             ),

@@ -34,7 +34,7 @@ FLAT = 0.1
 class ConstructionVsTrained(lab.Experiment):
     """The model of Figures 1 to 7 whose HMMs were shown least often, and the constructed network."""
 
-    title = "Does a trained network do what the construction does?"
+    title = "Does a trained network work like the network of Theorem 1?"
     summary = (
         "A decoder is trained on a mixture of hidden Markov models and compared with the network of Theorem 1, "
         "with a causal mask, on the same prompts. The same instruments measure both: which past symbols a layer "
@@ -111,8 +111,8 @@ def _score_figure(rows: lab.Rows) -> lab.Figure:
         name="scores",
         title="Accuracy and distance from the optimum, by predictor",
         caption="Bars show accuracy (left) and total variation from the optimum (right) at the end of the test sequence, "
-        "where the window of the construction lies inside the sequence. "
-        "The output of the construction is clipped at zero and normalised. Bars have 95 % intervals.",
+        "where the window of the construction (the network of Theorem 1) lies inside the sequence. The output of the "
+        "construction is clipped at zero and normalised. Bars have 95 % intervals.",
         panels=(
             panel("accuracy", "Accuracy", "accuracy"),
             panel("total_variation", "Distance to the optimum", "total variation"),
@@ -151,8 +151,8 @@ def _shuffle_figure(rows: lab.Rows) -> lab.Figure:
     return lab.Figure(
         name="position-shuffle",
         title="Does attention depend on the positions of demonstrations?",
-        caption="Whole demonstrations are permuted, and each attention logit from the last token is compared with the logit "
-        "of the same key token before. Curves show the coefficient of variation of centred logits, averaged over heads. At "
+        caption="Each attention logit from the last token is compared with the logit of the same key token after whole "
+        "demonstrations are permuted. Curves show the coefficient of variation of centred logits, averaged over heads. At "
         "zero a layer depends on content alone.",
         panels=(
             lab.lines(
@@ -193,7 +193,7 @@ def _offset_figure(rows: lab.Rows) -> lab.Figure:
 
     return lab.Figure(
         name="attention-by-offset",
-        title="Attention of the last token",
+        title="Attention of the last token, by layer and distance",
         caption="Colours show the attention of the last token by distance, averaged over heads. Each row is divided by its "
         "sum over the shown distances, because the construction's gradient layers are not normalised.",
         panels=(panel("trained"), panel("constructed")),
@@ -204,10 +204,10 @@ def _similarity_figure(rows: lab.Rows) -> lab.Figure:
     axes: dict[str, Any] = {"x_label": "layer of the construction", "y_label": "layer", "z_label": "linear CKA"}
     return lab.Figure(
         name="similarity",
-        title="Similarity of the layers",
+        title="Similarity of the residual streams of two networks, by layer",
         caption=(
             "Colours show the linear centred kernel alignment (CKA) of the residual streams at the same positions. A value "
-            "of one means that they are equal up to rotation."
+            "of one means that two streams are equal up to rotation and scale."
         ),
         panels=tuple(
             lab.heatmap(

@@ -23,7 +23,7 @@ _FEW = [1, 2, 3, 4, 6, 8]
 class ContextLength(lab.Experiment):
     """One decoder per number of observations, compared with the exact error of predictions with the same memory."""
 
-    title = "How many observations a Transformer needs"
+    title = "How many observations does a Transformer need?"
     summary = (
         "By Lemma 1 of [MultiTask], the error from keeping only the last k observations falls exponentially in k. A "
         "decoder is trained for each k on windows of one stationary HMM, to predict the next observation. Its distance "
@@ -65,9 +65,9 @@ class ContextLength(lab.Experiment):
                 caption=(
                     "Curves show the excess loss over the filter of the whole past (left), and the total variation from it "
                     "(right), against the number k of observations seen. The best predictor from k observations is exact. "
-                    "The excess of a model is that of this predictor (memory) plus the error that training left (learning "
-                    "part). Straight lines are exponential decay. Bands are 95 % intervals over seeds, each with its own "
-                    "HMM."
+                    "A model's excess is the excess of this predictor (memory part) plus the error that training left "
+                    "(learning part). Straight lines mean exponential decay. Bands are 95 % intervals over seeds, each "
+                    "with its own HMM."
                 ),
                 panels=(
                     _panel(tables["errors"], "excess", "Excess", "nats per observation"),

@@ -99,7 +99,7 @@ def _parts_figure(rows: lab.Rows) -> lab.Figure:
 
     return lab.Figure(
         name="error-parts",
-        title="Parts of the error",
+        title="Error of in-context least squares, and its three parts",
         caption=(
             "Curves show the squared Euclidean distance of the least-squares prediction from the exact distribution of the "
             "next observation, averaged over all histories, and the three parts of which it is the sum. The process has "
@@ -129,7 +129,7 @@ def _stopping_figure(rows: lab.Rows) -> lab.Figure:
 
     return lab.Figure(
         name="early-stopping",
-        title="More steps and a longer memory help only with enough samples",
+        title="Error by number of gradient steps, for each memory length",
         caption=(
             "Curves show the total error of gradient descent from zero against the number of steps, for each memory length "
             "L. With few samples the error rises again, because early stopping regularises. Bands are 95 % intervals over "
@@ -149,12 +149,12 @@ def _scaling_figure(rows: lab.Rows) -> lab.Figure:
     first = lab.Rows({"x": row["samples"], "value": row["predicted"]} for row in rows.where(instance=labels[0]))
     return lab.Figure(
         name="generalisation",
-        title="The error from the sample falls as 1/n",
+        title="Squared error from the sample, by number of samples",
         caption=(
             "Curves show the mean squared distance of the least-squares prediction from the best linear prediction with a "
-            "memory of 2 observations, for the reference process and random processes. The line “predicted” is σ² rank / n "
-            "of the reference process, without a fit: σ² is the residual variance of the best linear prediction, and rank "
-            "that of E[x xᵀ] over windows x. Bands are 95 % intervals over sets of demonstrations."
+            "memory of 2 observations, for the reference process and random processes. The line “predicted” is σ² r / n, "
+            "without a fit: σ² is the residual variance of the best linear prediction of the reference process, r the rank "
+            "of E[x xᵀ] over windows x, n the number of samples. Bands are 95 % intervals over sets of demonstrations."
         ),
         panels=(
             lab.lines(
@@ -185,12 +185,12 @@ def _convergence_figure(rows: lab.Rows) -> lab.Figure:
     names |= {"bound": ("bound", "ceiling")}
     return lab.Figure(
         name="optimisation",
-        title="Gradient descent approaches least squares geometrically",
+        title="Distance from least squares, by number of gradient steps",
         caption=(
             "Curves show the Euclidean distance of the prediction after T steps of size 1/L from the least-squares "
             "prediction, for 1000 samples and a memory of 2 observations: its root mean square over windows, and that of "
-            "the worst window. The bound falls by a factor of 1 - alpha_+ / L per step, where alpha_+ is the smallest "
-            "non-zero eigenvalue of the sample covariance and L the largest."
+            "the worst window. The bound falls by a factor of 1 - α₊/L per step, where α₊ is the smallest non-zero "
+            "eigenvalue of the sample covariance and L the largest one."
         ),
         panels=tuple(
             lab.lines(
@@ -220,7 +220,7 @@ def _bound_figure(rows: lab.Rows) -> lab.Figure:
 
     return lab.Figure(
         name="bound",
-        title="The bound on random processes",
+        title="Errors and their bounds on random processes",
         caption=(
             "Points show Euclidean distances and their bounds for random processes with 2 to 5 states, 2 to 4 symbols, "
             "memories of 1 to 3, 10 to 10,000 samples and 0 to 199 steps, in exact expectation over labels. The errors from "

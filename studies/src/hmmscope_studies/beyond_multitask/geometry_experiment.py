@@ -50,7 +50,7 @@ BELIEF, MIXED_BELIEF, PREDICTION = "belief", "belief, component unknown", "next 
 class MultiTaskGeometry(lab.Experiment):
     """Regressions from every layer to the exact beliefs, on three processes."""
 
-    title = "Belief states in the residual stream"
+    title = "Belief states decoded from the residual stream"
     summary = (
         "A model that predicts the next observation needs only a prediction, not a belief state. RoFormers are trained on "
         "Mess3, on a mixture of Mess3 processes with different parameters, and on random-random-XOR. Ridge regressions "

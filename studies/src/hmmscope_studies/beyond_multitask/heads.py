@@ -21,7 +21,7 @@ from hmmscope_studies.beyond_multitask.studies import (
 class HeadCountExperiment(PromptStudy):
     """Models with 1, 2, 4, ... heads at a fixed total width."""
 
-    title = "The number of heads at a fixed width"
+    title = "Effect of the number of heads at a fixed width"
     summary = (
         "The construction of Theorem 1 of [MultiTask] uses 2p heads per layer for p symbols, two for each row of "
         "the matrix that it estimates in context. The same decoder is trained with 1, 2, 4, ... heads of the same "
@@ -49,7 +49,7 @@ class HeadCountExperiment(PromptStudy):
         return [
             Figure(
                 name="heads",
-                title="Results by number of heads",
+                title="Excess, loss and accuracy by number of heads",
                 caption=(
                     "Curves show the excess over the optimum, the loss and the accuracy, averaged over the test sequence, "
                     "against the number of heads at a fixed width. Theorem 1 has 2p heads per layer for p symbols (here "

@@ -45,7 +45,7 @@ _LOOKS: dict[str, tuple[str, lab.Role]] = {
 class InContext(lab.Experiment):
     """A RoFormer trained on random HMMs, and optionally a language model, on lazy noisy chains."""
 
-    title = "Hidden Markov models in context"
+    title = "Predictions of hidden Markov models in context"
     summary = (
         "How well does a network predict an unseen hidden Markov model from the sequence in its context alone? A RoFormer "
         "is trained on a new random HMM for every sample; `--measurements.pretrained PATH` adds a pretrained language "
@@ -124,9 +124,9 @@ class InContext(lab.Experiment):
             _figure(rows, "accuracy", "Accuracy of the most likely symbol", "accuracy"),
             lab.Figure(
                 name="convergence",
-                title="How much context is needed",
+                title="Length of context until the loss is close to the filter's",
                 caption=f"Curves show the number of observations from which on the loss stays within {TOLERANCE} nats of "
-                "the filter's. Predictors that never get so close are not drawn. Values are means over the other seeds.",
+                "the filter's. Predictors that stay farther away are not drawn. Values are means over the other seeds.",
                 panels=tuple(
                     lab.lines(
                         "",

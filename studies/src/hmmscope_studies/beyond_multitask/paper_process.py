@@ -36,7 +36,7 @@ _NUMBERS: dict[str, dict[str, dict[str, Any]]] = {
 class OwnProcess(MultiTaskFig1):
     """Figure 1 on 8192 HMMs of 128 states and 16 symbols, each shown 16 times, with a smaller model."""
 
-    title = "The paper's process at full size, with a smaller model"
+    title = "A small model trained on the paper's data"
     in_paper = None
     summary = (
         "The data of [MultiTask] are 8192 hidden Markov models of 128 states and 16 symbols, and 131,072 prompts, each "

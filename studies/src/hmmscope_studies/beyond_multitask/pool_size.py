@@ -44,7 +44,7 @@ RETRIEVES, INFERS = 0.1, 0.02
 class PoolSize(lab.Experiment):
     """The same model, trained on equally many tokens from pools of growing size."""
 
-    title = "N-grams, retrieval or inference, by pool size and training"
+    title = "Does a model use n-grams, retrieval or inference? Effect of pool size and training"
     summary = (
         "The same decoder is trained on equally many prompts from pools of growing size, so that each HMM is shown from "
         "thousands of times to about as rarely as in the paper (16 times). Its predictions on prompts of the pool, of "
@@ -236,7 +236,7 @@ def _weights_figure(tables: lab.Tables) -> lab.Figure:
     ]
     return lab.Figure(
         name="weights",
-        title="Strategies in the predictions of a model",
+        title="Mixture of strategies nearest to the predictions of a model",
         caption=(
             "Curves show the weights in the mixture of strategies that is nearest to the predictions of the model (in KL "
             "divergence), after all demonstrations, against the number of training prompts per HMM. On prompts of the pool, "
@@ -266,7 +266,7 @@ def _by_demonstration(tables: lab.Tables) -> lab.Figure:
     ]
     return lab.Figure(
         name="by-demonstration",
-        title="Strategies along a prompt, in the paper's regime",
+        title="Mixture of strategies along a prompt, with about as many prompts per HMM as in the paper",
         caption=(
             f"Curves show the weights in the nearest mixture of strategies for the pool with {_prompts_said(tables)} "
             "prompts per HMM, against the number of demonstrations before a sequence, and along the test sequence."
@@ -288,7 +288,7 @@ def _phase_figure(rows: lab.Rows) -> lab.Figure:
     ]
     return lab.Figure(
         name="phases",
-        title="Phases of training",
+        title="Retrieval and inference during training",
         caption=(
             "Left: excess loss (over the filter that knows the HMM) on held-out HMMs minus that on the pool. Right: "
             "loss of the best in-context n-gram baseline minus that of the model, on unseen HMMs. Both are measured in the "
@@ -313,7 +313,7 @@ def _transition_figure(rows: lab.Rows) -> lab.Figure:
     panels.append(lab.lines("At the end of training", *ends, x_label="prompts per HMM", y_label="nats", log_x=True))
     return lab.Figure(
         name="transition",
-        title="From inference to retrieval",
+        title="Inference and retrieval, during training and by prompts per HMM",
         caption=(
             "Inference is the loss of the best n-gram baseline (tuned n-grams, context tree weighting) minus that of "
             "the model, on unseen HMMs. Retrieval is the excess loss (over the filter that knows the HMM) on held-out HMMs "

@@ -24,7 +24,7 @@ _KINDS = {"positions": ["rotary", "learned", "sinusoidal", "none"]}
 class Positions(PromptStudy):
     """The same model with each of four position encodings."""
 
-    title = "Rotary, learned, sinusoidal or no positions"
+    title = "Effect of rotary, learned, sinusoidal or no positions"
     summary = (
         "[MultiTask] uses rotary positions, with which attention depends on distances only, and its construction "
         "gathers the last observations by a rotation. The same decoder is trained with four position encodings on "
@@ -47,7 +47,7 @@ class Positions(PromptStudy):
         return [
             Figure(
                 name="positions",
-                title="Results by position encoding",
+                title="Excess, loss and accuracy by position encoding",
                 caption=(
                     "Bars show the excess over the optimum, the loss and the accuracy, averaged over the test sequence, for "
                     "each position encoding. The optimum knows the pool but not the HMM of the prompt; the filter of the "

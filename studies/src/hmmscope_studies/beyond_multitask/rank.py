@@ -21,7 +21,7 @@ _SIZES = {"smoke": (4, 2), "small": (32, 4), "gpu": (256, 8), "paper": (8192, 16
 class Rank(PromptStudy):
     """Decoders of several depths on HMMs with several ranks of the transition matrix."""
 
-    title = "Layers against the rank of the hidden transition"
+    title = "Does a transition matrix of higher rank need more layers?"
     summary = (
         "[MultiTask] assumes a transition of low rank d, on which its errors depend and its number of layers does "
         "not. Decoders of several depths are trained on prompts from pools of noisy cycles through increasing "
@@ -66,7 +66,7 @@ class Rank(PromptStudy):
         return [
             Figure(
                 name="rank",
-                title="Layers needed, by rank",
+                title="Excess loss by number of layers, for each rank",
                 caption=(
                     "Curves show the excess over the Bayes optimum (which is at zero), averaged over the test sequence, "
                     "against the number of layers, for the lowest and the highest rank; another panel has all ranks (means "

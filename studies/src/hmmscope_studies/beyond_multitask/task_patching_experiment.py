@@ -87,7 +87,7 @@ class TaskPatching(lab.Experiment):
         return [
             lab.Figure(
                 name="layers",
-                title="Another prompt's task is written into a layer",
+                title="Effect of writing another prompt's task into a layer",
                 caption=(
                     "Curves show how far the predictions in the test sequence move to those of the exact filter "
                     "of the other prompt's HMM, as a fraction of the KL divergence, by the patched layer. The subspaces "
@@ -100,11 +100,11 @@ class TaskPatching(lab.Experiment):
             ),
             lab.Figure(
                 name="dimensions",
-                title="How many dimensions the task takes",
+                title="Effect of patching, by number of dimensions",
                 caption=(
-                    "Curves show the fraction of the way to the other HMM's filter against the number of patched "
-                    "dimensions. The patched layer is the one where patching the whole stream has the largest effect, "
-                    "the last layer excepted. Bands are 95 % intervals over seeds."
+                    "Curves show how far the predictions move to those of the other HMM's filter, against the number of "
+                    "patched dimensions. The patched layer is the one below the last where patching the whole stream has "
+                    "the largest effect. Bands are 95 % intervals over seeds."
                 ),
                 panels=(_by(_at_best(rows), "rank", "dimensions of the subspace"),),
             ),

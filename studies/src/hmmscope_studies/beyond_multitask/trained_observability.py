@@ -23,7 +23,7 @@ WEAK = 0.6
 class ObservabilityExperiment(Experiment):
     """One decoder per observability and memory length, for the same hidden chain."""
 
-    title = "Error against observability"
+    title = "Error of trained models, by observability"
     summary = (
         "Lemma 1 of [MultiTask] bounds the error of a memory of L observations by d exp(-c gamma^4 L), where gamma is the "
         "observability coefficient of the emissions. The emission is a symmetric channel of chosen gamma over the same "
@@ -90,12 +90,12 @@ class ObservabilityExperiment(Experiment):
         return [
             Figure(
                 name="observability",
-                title="Error and its decay, by observability",
+                title="Error and its decay rate, by observability",
                 caption=(
                     "Left and middle: total variation from the filter of the whole past for the shortest and the longest "
-                    "memory, against the observability. Right: decay rate of the exact memory error. With weak observations "
-                    'all errors are small, because little can be known: compare with "nothing seen". Bands are 95 % '
-                    "intervals over seeds, each with its own hidden chain."
+                    "memory, against the observability coefficient. Right: decay rate of the exact memory error. With weak "
+                    "observations all errors are small, because the error without any observation is small too. Bands are "
+                    "95 % intervals over seeds, each with its own hidden chain."
                 ),
                 panels=tuple(panels),
             )

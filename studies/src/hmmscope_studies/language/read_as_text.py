@@ -52,7 +52,7 @@ LOOKS: dict[str, tuple[str, lab.Role]] = {
 class Pretrained(lab.Experiment):
     """SmolLM2-135M on lazy noisy chains and RRXOR as text."""
 
-    title = "A pretrained language model reads hidden Markov models"
+    title = "Does a pretrained language model learn hidden Markov models in context?"
     summary = (
         "SmolLM2-135M, a language model of 135 million weights, reads sequences of hidden Markov models as letters between "
         "spaces, commas or line ends. Its predictions of the next letter are compared with the exact filter that "
@@ -277,7 +277,7 @@ def _belief_figure(rows: lab.Rows) -> lab.Figure:
     )
     return lab.Figure(
         name="beliefs",
-        title="The belief of RRXOR in the layers",
+        title="Belief of RRXOR decoded from each layer",
         caption="Curves show R² of the exact belief as an affine function of the stream, on held-out samples. The baseline "
         "is R² of a stream that encodes only the exact next-symbol distribution. The control with shuffled "
         f"weights is left out, because its R² goes down to {least:.1f}.",
@@ -290,7 +290,7 @@ def _moved_figure(rows: lab.Rows) -> lab.Figure:
     own = [lab.bar(rows.where(network=name), "subspace", kinds, *LOOKS[name]) for name in ("trained", "untrained")]
     return lab.Figure(
         name="interventions",
-        title="Writing another belief into the stream",
+        title="Effect of writing another belief into the stream",
         caption="Bars show how far the next prediction moves to the exact filter's prediction for the written belief (one: "
         "all the way), and how far it moves after a random change of equal size. The belief is written at the layer above "
         "the input that encodes it best.",

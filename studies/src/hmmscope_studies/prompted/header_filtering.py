@@ -208,11 +208,11 @@ def _learning_figure(learning: lab.Rows, places: lab.Rows) -> lab.Figure:
     panels += _each(timed, lambda size, own: panel(size, own, "processor_seconds", "seconds of one core"))
     return lab.Figure(
         name="learning",
-        title="Excess over the filter of the given HMM, against samples and against time",
+        title="Excess over the filter of the given HMM, by training samples and by processor time",
         caption=(
             "Curves show the mean KL divergence from the exact filter, over positions and HMMs. Each point is a training "
-            "with an annealed budget. Processor times are those of our implementations on the machine named below. Lines "
-            "are means over seeds; bands are 95 % intervals."
+            "that ends with an annealed learning rate. Processor times are those of our implementations on the machine "
+            "named below. Lines are means over seeds; bands are 95 % intervals."
         ),
         panels=panels,
     )
@@ -237,7 +237,7 @@ def _position_figure(rows: lab.Rows) -> lab.Figure:
         caption=(
             "Curves show the mean KL divergence from the filter of the given HMM. Four predictors do not read the header: "
             "the filter of another HMM, the best n-gram baseline, Baum-Welch on the observations so far, and (by Monte "
-            "Carlo) the Bayes predictor that knows the family of HMMs. Lines are means over seeds; bands are 95 % intervals."
+            "Carlo) the Bayes mixture over all HMMs. Lines are means over seeds; bands are 95 % intervals."
         ),
         panels=_each(rows, panel),
     )
@@ -270,7 +270,7 @@ def _calibration_figure(rows: lab.Rows) -> lab.Figure:
 
     return lab.Figure(
         name="calibration",
-        title="Difference between the entropies of the prediction and of the exact one",
+        title="Difference between the entropies of the model's and of the exact prediction",
         caption="Curves show the mean absolute difference between the entropy of the model's prediction and that of the "
         "exact prediction, in bits. Lines are means over seeds; bands are 95 % intervals.",
         panels=_each(rows, panel),
@@ -302,7 +302,7 @@ def _places_figure(rows: lab.Rows) -> lab.Figure:
 
     return lab.Figure(
         name="places",
-        title="Beyond the training length, and on HMMs left out of training",
+        title="Excess beyond the training length, and on HMMs left out of training",
         caption=(
             "Bars show the mean KL divergence from the exact filter after the largest budget. Slowly mixing HMMs and HMMs "
             "with nearly deterministic rows were left out of training. The n-gram baseline is tuned on the training "
@@ -328,7 +328,7 @@ def _edits_figure(rows: lab.Rows) -> lab.Figure:
 
     return lab.Figure(
         name="edits",
-        title="Response to an edit of one header entry",
+        title="Response of the predictions to an edit of one header entry",
         caption=(
             "Bars show 1 - D(new filter, model after the edit) / D(new filter, model before), where D is the KL divergence "
             "over the later half of the observations, which are unchanged. One means that the model filters with the new "
@@ -360,7 +360,7 @@ def _inside_figure(tables: lab.Tables) -> lab.Figure | None:
         return None
     return lab.Figure(
         name="inside",
-        title="Belief and header's transition matrix in each layer, beyond untrained controls",
+        title="Belief and header's transition matrix decoded from each layer, compared with untrained controls",
         caption=(
             "Curves show 1 - (1 - R²) / mean over three untrained controls of (1 - R²), on held-out samples. The "
             "affine maps go from a layer to the exact belief after every observation, and to the header's transition "
@@ -385,7 +385,7 @@ def _moves_figure(rows: lab.Rows) -> lab.Figure | None:
 
     return lab.Figure(
         name="moves",
-        title="Response to replacing the belief in a layer",
+        title="Response of the predictions if the belief in a layer is replaced",
         caption=(
             "The belief component of a layer's stream (by the best affine map) is replaced by that of another sample, "
             "which has another HMM. Curves show 1 - D(exact answer for the new belief, model after) / D(the same answer, "
@@ -412,7 +412,7 @@ def _heads_figure(rows: lab.Rows) -> lab.Figure | None:
 
     return lab.Figure(
         name="heads",
-        title="Cost of removing single heads' attention to the header",
+        title="Rise of the loss if a head does not attend to the header",
         caption=(
             "Colours show the rise of the loss, in nats, if one head of the rotary Transformer attends only to observations "
             "and not to the header. Values are means over seeds."
