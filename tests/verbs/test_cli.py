@@ -174,6 +174,7 @@ def test_a_line_is_completed(monkeypatch: pytest.MonkeyPatch) -> None:
     completed = config.completer("mess")  # type: ignore[attr-defined]
     assert {"mess3", "limits-rnn", "mess.yaml"} <= set(completed)
     assert "roformer" not in completed
+    assert "--training.num_steps" in verbs_of["train"].format_help()
 
 
 def test_list(call: Callable) -> None:

@@ -60,9 +60,7 @@ class SequenceInputOptions:
     )
     gap: str | None = said("start a new sequence after a longer pause, such as 1d", metavar="TIME", group=READING)
     sort: bool = said("sort rows by time", False, group=READING)
-    duplicates: str | None = said(
-        "use the first or last of several rows in a time step", metavar="WHICH", group=READING
-    )
+    duplicates: str | None = said("keep the first or last row of a time step", metavar="WHICH", group=READING)
     missing: str | None = said(
         "markers of a missing observation, such as NA,N,-; write none for no marker", metavar="NAMES", group=READING
     )
@@ -90,15 +88,9 @@ class ExecutionOptions:
     executor: str | None = said("where to run: local (the default), ray or slurm", metavar="EXECUTOR", group=EXECUTION)
     jobs: int | None = said("run N trainings in parallel (default: number of processors)", metavar="N", group=EXECUTION)
     gpus: float = said("GPUs per run (with ray also a fraction)", 0.0, metavar="G", group=EXECUTION)
-    heartbeat_timeout: float | None = said(
-        "restart a run that makes no progress for S seconds", metavar="S", group=EXECUTION
-    )
-    address: str | None = said(
-        "connect to this Ray cluster (default: start one here)", metavar="HOST:PORT", group=EXECUTION
-    )
-    slurm: tuple[str, ...] = said(
-        "options of sbatch, such as partition=gpu time=120", (), metavar="KEY=VALUE", group=EXECUTION
-    )
+    heartbeat_timeout: float | None = said("restart a run without progress for S seconds", metavar="S", group=EXECUTION)
+    address: str | None = said("connect to this Ray cluster (default: start one)", metavar="HOST:PORT", group=EXECUTION)
+    slurm: tuple[str, ...] = said("options of sbatch, such as partition=gpu", (), metavar="KEY=VALUE", group=EXECUTION)
 
     def execution(self) -> dict[str, Any]:
         asked = {one.name: getattr(self, one.name) for one in fields(ExecutionOptions) if one.name != "executor"}
@@ -136,18 +128,11 @@ class RunOptions(ExecutionOptions, OverrideOptions):
     measure: bool = said("with --dry-run: time a few training steps on this machine for the estimate", False)
     num_seeds: int | None = said("run seeds 0 to N-1 of a seeded experiment", metavar="N")
     seeds: str | None = said("run these seeds of a seeded experiment: 0,5,7 (one seed: 7,)", metavar="A,B")
-    pool: str | None = said(
-        "keep and reuse trained runs in this folder (default: the folder 'trained' next to DIR)", metavar="DIR"
-    )
+    pool: str | None = said("keep and reuse runs in this folder (default: 'trained' next to DIR)", metavar="DIR")
     only_first: int | None = said("run the first N seeds only; --resume runs the rest", metavar="N")
     measure_only: bool = said("with --resume: train nothing; measure the runs already in the pool", False)
-    reuse: str | None = said(
-        "reuse measurements from this folder of the experiment, and do not train their models again",
-        metavar="DIR",
-    )
-    protocol: str | None = said(
-        "protocol that fixes the analysis before the data; with --dry-run: write this file only", metavar="FILE"
-    )
+    reuse: str | None = said("reuse the measurements in this folder without training", metavar="DIR")
+    protocol: str | None = said("file that fixes the analysis before the data; --dry-run writes it", metavar="FILE")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -225,27 +210,21 @@ class InferOptions(SequenceInputOptions, OverrideOptions):
         "properties of the process)",
         default=None,
     )
-    out: str | None = said(
-        "write a new file: a .jsonl table with a row per position of the sequences; for a process .json", metavar="FILE"
-    )
+    out: str | None = said("write a new .jsonl with a row per position, or the .json of a process", metavar="FILE")
     memory: int = said(
         "predict from the last L symbols only; for a process, print the errors of memories of 1 to L", 0, metavar="L"
     )
     seed: int = said("seed of random draws", 0)
     allow_drop_tiny: bool = said("round positive probabilities below 2^-32 to zero", False)
     inputs: str | None = said("column that contains the input of each observation", metavar="NAME", group=OF_SEQUENCES)
-    next_inputs: str | None = said(
-        "with --forecast: inputs of the next steps, or one input for all steps", metavar="A,B,...", group=OF_SEQUENCES
-    )
+    next_inputs: str | None = said("with --forecast: one input, or one per step", metavar="A,B,...", group=OF_SEQUENCES)
     smooth: bool = said("add the posterior of each state given all observations (smoothing)", False, group=OF_SEQUENCES)
     viterbi: bool = said("add the most likely state path (Viterbi)", False, group=OF_SEQUENCES)
     paths: int = said("add N state paths drawn from the posterior", 0, metavar="N", group=OF_SEQUENCES)
     ngrams: int = said("add n-gram baselines fitted to the sequence, n = 1 to N", 0, metavar="N", group=OF_SEQUENCES)
     forecast: int = said("add the distribution of each of the next N symbols", 0, metavar="N", group=OF_SEQUENCES)
     component: int | None = said("select component M of a mixture", metavar="M", group=OF_PROCESS)
-    block_entropies: int = said(
-        "print the entropies of blocks of 1 to N observations, in nats", 0, metavar="N", group=OF_PROCESS
-    )
+    block_entropies: int = said("print entropies of blocks of 1 to N observations", 0, metavar="N", group=OF_PROCESS)
     observability: int = said("print the observability of 1 to K observations", 0, metavar="K", group=OF_PROCESS)
     mixing: bool = said("print the mixing time of the belief state", False, group=OF_PROCESS)
     horizon: int = said("observations before the error of a memory is measured", 0, metavar="T", group=OF_PROCESS)
@@ -253,9 +232,7 @@ class InferOptions(SequenceInputOptions, OverrideOptions):
     ngram_baselines: str = said(
         "print the losses of n-gram baselines after N demonstrations of length L", "", metavar="NxL", group=OF_PROCESS
     )
-    samples: int = said(
-        "estimate values that are not computed exactly from N sampled sequences", 1000, metavar="N", group=OF_PROCESS
-    )
+    samples: int = said("estimate what has no exact answer from N samples", 1000, metavar="N", group=OF_PROCESS)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -284,7 +261,7 @@ class FitCommandOptions(SequenceInputOptions, Options):
         metavar="NAME",
     )
     inputs: str | None = said(
-        "column with the input (action) of each observation; the model has a transition and an emission matrix per input",
+        "column with the input of each observation; each input has its own matrices",
         metavar="NAME",
     )
     durations: int | None = said("fit how long states last, up to N steps (semi-Markov model)", metavar="N")
@@ -297,9 +274,7 @@ class FitCommandOptions(SequenceInputOptions, Options):
     stream: bool = said("read the file once, in parts, so that the file may be larger than memory", False)
     posterior: int = said("add the 95 % interval of every parameter, from N draws of each of 4 chains", 0, metavar="N")
     goodness_of_fit: int = said("test the goodness of fit against N simulations", 0, metavar="N")
-    forecast: int = said(
-        "with --posterior: add the distribution of each of the next N symbols, with intervals", 0, metavar="N"
-    )
+    forecast: int = said("with --posterior: forecast the next N symbols, with intervals", 0, metavar="N")
 
 
 @dataclass(frozen=True, kw_only=True)
