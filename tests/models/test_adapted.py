@@ -508,7 +508,7 @@ def test_modules_that_cannot_be_trained_are_one_line(tmp_path: Path) -> None:
     assert hs.probe(spread, DATASET, num_samples=16)[0]["share"] is not None
     with pytest.raises(InputError, match=r"^model: graph is a sparse tensor, .* register it with persistent=False$"):
         train(spread, tmp_path / "run")
-    with pytest.raises(InputError, match=r"^model: layers\.0\.phase is complex; keep its real and imaginary parts$"):
+    with pytest.raises(InputError, match=r"^model: layers\.0\.phase is complex; use two real parameters instead$"):
         train(twisted, tmp_path / "run")
     with pytest.raises(InputError, match=r"^model: embedding has sparse gradients; build it with sparse="):
         train(sparse, tmp_path / "run")

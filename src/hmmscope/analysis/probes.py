@@ -158,7 +158,8 @@ def probe(
         ``component``: the mixture component, read after the last observation;
         ``state``: the hidden state of a single HMM, at positions >= 4;
         ``previous-k``: the observation k steps back, at positions >= 4;
-        ``belief``: the filtered posterior after every observation; the rows are those of `geometry`, R² as accuracy.
+        ``belief``: the filtered posterior after every observation; the column ``r2`` (see `geometry`) replaces
+        ``accuracy``.
 
     The probe is a multinomial logistic regression on standardised features with ridge penalty 1e-3, trained on three
     quarters of the samples. The controls are permuted training labels and untrained networks.

@@ -39,7 +39,7 @@ class ProcessStream(IterableDataset[dict[str, Tensor]]):
         dataset: dataset of the samples.
         batch_size: number of samples per batch, over all processes; None for single samples.
         rank, world: index of this process, and number of processes.
-        num_samples: number of samples before the stream ends (default: endless; for recorded sequences, all windows).
+        num_samples: index before which the stream ends (default: endless; for recorded sequences, all windows).
         first: index of the first sample.
         exact: True adds beliefs, posterior and optimum where they are known.
 

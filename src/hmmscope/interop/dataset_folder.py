@@ -28,7 +28,7 @@ def export_dataset(
         dataset: dataset of tokens; its `stream` is ignored.
         path: folder to create.
         num_train, num_test: numbers of samples in the two files.
-        exact: add the Bayes-optimal posteriors and predictions as columns; see `ProcessStream`.
+        exact: True adds columns of Bayes-optimal posteriors and predictions; see `ProcessStream`.
 
     Raises:
         InputError: the dataset has vectors instead of tokens, or a number of samples is below 1.

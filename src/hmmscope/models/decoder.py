@@ -29,7 +29,7 @@ class DecoderSpec:
     Attributes:
         num_layers: number of blocks.
         num_heads: number of heads in a block.
-        width: width of the residual stream; a multiple of num_heads.
+        width: width of the residual stream; a multiple of num_heads (of 2 * num_heads with rotary positions).
         mlp_ratio: hidden width of the MLP divided by `width`.
         positions: "learned" (needs ``max_length``), "sinusoidal", "rotary" or "none".
         input_features: True adds `input_features` of the position (needs ``max_length``).

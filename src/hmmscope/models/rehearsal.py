@@ -117,7 +117,7 @@ def _require_trainable(module: nn.Module) -> None:
         odd = next((key for key, weight in part.named_parameters(recurse=False) if weight.is_complex()), None)
         if odd is not None:
             raise InputError(
-                f"model: {'.'.join(filter(None, (name, odd)))} is complex; keep its real and imaginary parts"
+                f"model: {'.'.join(filter(None, (name, odd)))} is complex; use two real parameters instead"
             )
         if getattr(part, "sparse", False) is True and any(True for _ in part.parameters(recurse=False)):
             raise InputError(f"model: {name or title_of(module)} has sparse gradients; build it with sparse=False")

@@ -128,7 +128,7 @@ def read_vectors(
 
     Args:
         source: array, tensor, list, frame, mapping of columns, `VectorData`, or a file (.csv, .tsv, .parquet, .jsonl, .npy,
-            .npz, .safetensors; text may be packed).
+            .npz, .safetensors; text may be compressed).
         column: a list, or text with commas, of column names (default: all but `group` and `time`), or an array's name.
         group, axis, lengths: see `hmmscope.SequenceData`.
         missing: values that mark a missing entry (default: NA, NaN, nan); an empty cell is always missing.

@@ -15,7 +15,7 @@ def learning_rate(spec: TrainingSpec, step: int) -> float:
 
     cosine:   linear over the first `warmup_steps`, then a cosine to `final_fraction` at the last step
     constant: linear over the first `warmup_steps`, then constant
-    wsd:      constant up to `decay_step`, then linear to zero
+    wsd:      linear over the first `warmup_steps`, constant up to `decay_step`, then linear to zero
     halving:  (warmup_from + (peak - warmup_from) * min(step / warmup_steps, 1)) / 2^floor(epoch / halve_every)
 
     Source: halving [Limits] App. C; wsd Hu et al. 2024 (arXiv 2404.06395), with the decay of arXiv 2405.18392.
