@@ -35,12 +35,12 @@ def compare(figures: Mapping[str, list[Figure]]) -> list[Figure]:
         panels = _panels(same)
         if len(same) > 1 and panels:
             first = next(iter(same.values()))
-            text = f"The models of {len(same)} runs"
+            text = f"The panels show the models of {len(same)} runs."
             if any(isinstance(panel, Lines | Bars | Explorer) for panel in panels):
-                text += "; reference curves are shown only if they are equal in all runs"
+                text += " Reference curves are shown only if they are equal in all runs."
             if any(isinstance(panel, Heatmap) for panel in panels):
-                text += "; adjacent heat maps share a colour scale, and maps of differences have a separate scale"
-            found.append(Figure(name=name, title=f"Compared: {first.title}", caption=f"{text}.", panels=tuple(panels)))
+                text += " Adjacent heat maps share a colour scale; maps of differences have a separate scale."
+            found.append(Figure(name=name, title=f"Compared: {first.title}", caption=text, panels=tuple(panels)))
     return found
 
 
