@@ -54,6 +54,12 @@ CASES = {
     "backward 0.15": "backward probability 0.15",
     "no error": "the error of zero",
     "steps": "the number of steps",
+    "exact products, residual": "exact products in the residual stream",
+    "conditional factors": "factors coupled through observations",
+    "random subspaces": "compared with random subspaces",
+    "from 0.1 to 0.15": "from backward probability 0.1 to 0.15",
+    "MatMul b = 30": "MatMul with blocks of 30",
+    "6 layers of 64": "6 layers, sequences of 64",
 }
 #: Further differences of a headline from the paper.
 DIFFERS = {

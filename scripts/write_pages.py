@@ -33,6 +33,7 @@ from typing import Any
 from kept_results import Kept
 from PIL import Image
 from PIL.PngImagePlugin import PngInfo
+from write_findings import CASES
 
 from hmmscope import registry
 from hmmscope.lab.evidence.answers import MEANINGS, UNSETTLED, effect_sentence
@@ -419,7 +420,8 @@ def _answers(folder: Path) -> list[str]:
     lines = []
     for one in settled or findings[:1]:
         shown = Effect(value=one.value, low=one.low, high=one.high, unit="") if one.value is not None else ""
-        effect = f" {effect_sentence(str(shown).strip(), one.unit, one.num_seeds)}" if shown else ""
+        case = CASES.get(one.unit.partition(", ")[2], "")
+        effect = f" {effect_sentence(str(shown).strip(), one.unit, one.num_seeds, case)}" if shown else ""
         lines.append(f"* **{answer_of(one.verdict).capitalize()}**: {one.title} {one.operationalization}{effect}")
     return [
         *lines,

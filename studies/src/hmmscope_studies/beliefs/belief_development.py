@@ -214,4 +214,4 @@ def unigrams_first(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measu
         lab.Gate.learned(gain, lab.parameter(numbers, "learned"), "the unigrams of the context"),
         _after_warmup(last, first),
     )
-    return lab.Measurement((second - first).effect("doublings of the step between the transitions"), text, gates)
+    return lab.Measurement((second - first).effect("doublings of the number of training steps"), text, gates)

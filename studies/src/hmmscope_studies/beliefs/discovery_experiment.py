@@ -111,7 +111,7 @@ def _by_process(rows: Rows, networks: tuple[str, ...] = ("trained", "untrained")
     effects = {}
     for name, own in rows.by("process").items():
         trained, untrained = (own.where(network=network) for network in ("trained", "untrained"))
-        effect = trained.less(untrained) if len(networks) > 1 else trained.effect()
+        effect = trained.less(untrained) if len(networks) > 1 else trained.effect(unit="recurrent states")
         if effect is not None:
             effects[name] = effect
     return effects

@@ -65,7 +65,7 @@ def more_heads(tables: Tables) -> Measurement:
     deep = deepest(tables)
     counts = excess_by(deep, "heads")
     fewest, most, symbols = min(counts), max(counts), tables["end"][0]["symbols"]
-    unit = f"nats of excess with {fewest} heads minus those with {most}"
+    unit = f"nats more excess with the fewest heads ({fewest}) than with the most ({most})"
     effect = excess_less(deep, {"heads": fewest}, {"heads": most}, unit)
     text = (
         f"Excess over the optimum in nats, by number of heads: {listed(counts)}; the construction has {2 * symbols} heads "

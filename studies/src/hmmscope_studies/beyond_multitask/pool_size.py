@@ -339,7 +339,7 @@ def switch(tables: lab.Tables) -> lab.Measurement:
     last = lab.Rows(row for row in rows if row["shown"] == row["prompts"])
     found = last.per_seed(lambda own: _crossed(own, "prompts", RETRIEVES))
     listed = ", ".join(f"{x:.4g}: {own.effect()}" for x, own in sorted(last.by("prompts").items()))
-    text = f"By prompts per HMM, the loss on held-out HMMs exceeds that on the pool by {listed} nats. {_where(found)}"
+    text = f"Nats by which the loss on held-out HMMs exceeds that on the pool, by prompts per HMM: {listed}. {_where(found)}"
     effect = _logs(found).effect("log2 of prompts per HMM")
     return lab.Measurement(effect, text, gates=(lab.Gate.equal_tokens(tables),))
 

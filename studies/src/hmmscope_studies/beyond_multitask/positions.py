@@ -73,7 +73,7 @@ def rotary(tables: Tables) -> Measurement:
         deep,
         {"positions": best},
         {"positions": "rotary"},
-        f"nats of excess with {best} positions minus those with rotary ones",
+        f"nats more excess with {best} positions than with rotary ones",
     )
     text = f"{text} {better(effect, 'Rotary', f'the best other encoding ({best})')}"
     return Measurement(
