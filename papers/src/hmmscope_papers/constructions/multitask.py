@@ -118,14 +118,13 @@ def multitask_theorem2(
     """Build the Transformer of [MultiTask] Theorem 2, which predicts the next `num_futures` symbols jointly.
 
     The construction adds to Theorem 1's network 1 + ceil(log2 k) layers that gather k futures, and an MLP that forms
-    their joint one-hot. Output entry sum_m a_m V^(k-m) is P(a_1 .. a_k).
+    their joint one-hot. Output entry sum_m a_m V^(k-m) is P(a_1 .. a_k). For other arguments see `multitask_theorem1`.
 
     Source: [MultiTask] Theorem 2; the window stays a concatenation of plain one-hots.
 
     Args:
         num_futures: Number of predicted symbols k >= 1.
         readout: "joint", or "next" for the marginal distribution of the next symbol.
-        others: See `multitask_theorem1`.
     """
     options = options_of(options, MultiTaskOptions)
     layout = options.layout(num_symbols, memory_length, num_futures=num_futures, joint_labels=True)

@@ -34,7 +34,7 @@ class PrefixTransformer(Constructed):
     Attributes:
         encoder: Map from [one-hot(token), sin, cos, 1] to the stream.
         decoder: Map from the stream to the window product times the initial vector.
-        others: The arguments of these names.
+        product, gain, gelu_scale, slots: As the arguments.
     """
 
     #: Letters of windows and token matrices in notes.

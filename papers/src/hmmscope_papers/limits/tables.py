@@ -62,7 +62,7 @@ class Epochs(NamedTuple):
     Attributes:
         positions: Positions t >= 1 of `distances`, after t observations.
         rows: ``epoch`` (from 1), ``step``, ``sequences`` and ``tokens`` seen so far, ``training_loss`` (mean since the
-            last evaluation), ``evaluation_loss``, ``distances`` (el_t by position).
+            last evaluation), ``evaluation_loss``, ``distances`` (evaluation loss by position).
     """
 
     positions: list[int]

@@ -1,8 +1,8 @@
 """Training configurations shared by the experiments of [Limits]: six tasks, RNN and Transformers by depth.
 
 Reduced scales differ from the paper in length, width, steps, number of actions and fresh samples. Except at scale
-smoke, reduced scales have no curriculum, and the RNN sees as many sequences as the Transformers. At the same scales
-cycles generate A5, and learning rates were chosen on a seed that is not used again. Claims are decided at scale medium.
+smoke, reduced scales have no curriculum, and the RNN sees as many sequences as the Transformers. At these scales cycles
+generate A5, and learning rates were chosen on a seed that is not used again. Claims are decided at scale medium.
 """
 
 import math

@@ -118,8 +118,7 @@ def generalisation_bound(problem: LeastSquares, memory_length: int, misfit: floa
 
     With b_i = P_L(x_i) - W_L x_i and label noise e_i, (W_hat - W_L) x = (1/n) sum_i (e_i + b_i) x_i^T Sigma^+ x, and
     ||Sigma^{+1/2} x||^2 <= L / alpha_+. The mean square of (1/n) sum_i e_i x_i^T Sigma^{+1/2} is at most rank / n, with
-    b in
-    place of e at most (1/n) sum_i ||b_i||^2.
+    b in place of e at most (1/n) sum_i ||b_i||^2.
 
     Source: [MultiTask] Theorem 1 (Appendix D) with explicit constants, for independent samples.
     """

@@ -64,8 +64,7 @@ def multitask_config(scale: str, num_parts: int, **changes: dict[str, Any]) -> d
         changes: changes to the sections ``process``, ``layout``, ``model`` and ``training``.
 
     Source: [MultiTask] App. B.1 (8192 HMMs of 128 states and 16 symbols; 131,072 prompts, each once; 16 layers, 16
-    heads,
-    width 1024). Distributions, lengths, optimiser and reduced scales are our choice.
+    heads, width 1024). Distributions, lengths, optimiser and reduced scales are our choice.
     """
     process: dict[str, Any] = {"name": "composed-cycles", "num_parts": num_parts}
     if not num_parts:
@@ -76,7 +75,7 @@ def multitask_config(scale: str, num_parts: int, **changes: dict[str, Any]) -> d
 
 
 def multitask_plan(scale: str, parts: list[int], cycles: list[str] | None = None) -> dict[str, dict[str, Any]]:
-    """Return the models by label: one per K, and one with the last K for each further kind of cycles.
+    """Return the models by label: one for each K in `parts`, and one with the last K for each kind in `cycles`.
 
     Args:
         scale: see `multitask_config`.

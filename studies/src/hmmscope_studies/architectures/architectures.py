@@ -349,7 +349,7 @@ def tracking(tables: lab.Tables) -> lab.Measurement:
 
 @lab.claim("limits-architectures-parity")
 def parity(tables: lab.Tables) -> lab.Measurement:
-    """Compare negative with positive eigenvalues, which fail at any depth in finite precision (Grazzi et al. 2025)."""
+    """Compare negative with positive eigenvalues; positive ones fail at any depth in finite precision (Grazzi 2025)."""
     task, architecture, layers = CONSTRUCTED
     rows = tables["errors"].where(task=task)
     models = rows.where(predictor="model")

@@ -25,7 +25,7 @@ TASK = "cyclic-det"
 
 @registry.experiment("limits-depth")
 class LimitsDepth(GridExperiment):
-    """The runs of Figures 3 and 6 on Cyclic-DET without curriculum, and longer sequences."""
+    """The runs of Figures 3 and 6 on Cyclic-DET without curriculum, and runs on longer sequences."""
 
     title = "Does depth limit the fit length, or the speed of learning?"
     summary = (
@@ -159,7 +159,7 @@ def _named(longest: int, layers: int) -> str:
 
 @lab.claim("limits-depth-saturates")
 def saturates(tables: lab.Tables) -> lab.Measurement:
-    """Measure growth over the last doubling of training, without depths that fit the whole sequence before."""
+    """Measure growth of the fit length in the last doubling of training, except at depths that fit all before."""
     found: dict[str, lab.Effect] = {}
     for (longest, layers), own in _deep(tables).by("longest", "layers").items():
         effect = over_seeds(own, last_octave, "doublings of the fit length over the second half of training")

@@ -228,7 +228,7 @@ def baum_welch_rows(hmm: HMM, observations: torch.Tensor, edges: list[int]) -> l
 
 
 def convergence_rows(rows: lab.Rows) -> list[dict[str, Any]]:
-    """Return rows (network, length, excess): position from which the excess stays small, or None; and last excess."""
+    """Return rows (network, length, excess): `length` is the position from which `excess` stays small, or None."""
     found = []
     for network, own in rows.where(metric="excess").by("network").items():
         ordered = sorted(own, key=lambda row: row["position"])

@@ -180,7 +180,7 @@ def deepest(tables: lab.Tables) -> lab.Tables:
 
 
 def depth_matters(tables: lab.Tables, key: str) -> lab.Gate:
-    """Return the gate that the base is better than a one-layer model by `DEPTH_GAIN`.
+    """Return the gate which requires that the base beats a one-layer model by `DEPTH_GAIN`.
 
     Args:
         tables: tables with ``end``, which has one setting with one layer.
