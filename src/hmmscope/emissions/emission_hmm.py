@@ -143,9 +143,8 @@ class EmissionHMM(VectorProcess):
         """Fit the emission arrays to observations, weighted by P(state | all observations).
 
         Args:
-            observations: Vectors (row, coordinate), NaN where missing.
+            observations, min_variance: See `initialize`.
             occupancy: P(state | all observations) of each row (row, state).
-            min_variance: Least allowed variances (coordinate,).
         """
 
     @classmethod

@@ -144,6 +144,7 @@ class GaussianMixtureHMM(EmissionHMM):
         return found.reshape(*observations.shape[:-1], self.num_states)
 
     def shares(self, rows: Float64[Tensor, "row coordinate"]) -> Float64[Tensor, "row state gaussian"]:
+        """Return P(gaussian | observation, state)."""
         return self._joint(rows).softmax(2)
 
     @cached_property

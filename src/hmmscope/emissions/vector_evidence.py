@@ -45,8 +45,7 @@ def vector_evidence(
 
     Args:
         model: Model fitted to all or most of the data.
-        observations: Consecutive sequences (row, coordinate); NaN where missing.
-        lengths: Number of rows of each sequence.
+        observations, lengths: See `fit_emissions`.
         laws: Emission prior, see `EmissionHMM.conjugate`.
         num_threads: Number of threads (default: torch's).
         seed: Random seed.

@@ -33,8 +33,7 @@ def vector_draws(
 
     Args:
         start: Model from which chains start, which defines the state labels.
-        observations: Consecutive sequences (row, coordinate); NaN where missing.
-        lengths: Number of rows of each sequence.
+        observations, lengths: See `fit_emissions`.
         conjugate: Emission prior, see `EmissionHMM.conjugate`.
         prior: Concentrations of the Dirichlet priors of rows.
         chains: Settings of the Markov chains.

@@ -64,6 +64,7 @@ def cyclic_hard_floor(num_actions: int, prediction_rate: float, num_steps: int) 
 
 
 def linear_variances(process: Process, num_steps: int) -> Float64[Tensor, " time"]:
+    """Compute the exact mean variance of the next observation's coordinates, by position."""
     process = require_process_type(process, LinearGaussian)
     known = torch.zeros(process.num_states, process.num_states, dtype=torch.float64)
     steps = zip(kalman_steps(process, known), range(num_steps), strict=False)
@@ -71,6 +72,7 @@ def linear_variances(process: Process, num_steps: int) -> Float64[Tensor, " time
 
 
 def linear_floor(process: Process, num_steps: int, *, first: int = 0) -> float:
+    """Average `linear_variances` over `num_steps` positions, from position `first` on."""
     require_count("num_steps", num_steps)
     require_count("first", first, 0)
     return float(linear_variances(process, first + num_steps)[first:].mean())

@@ -33,9 +33,7 @@ class UnroundedHMM(Process):
     """HMM whose states emit symbols, with probabilities that are not rounded to multiples of 2^-32.
 
     Args:
-        initial: Initial distribution (S,).
-        transition: Transition matrix (S, S).
-        emission: Emission matrix (S, V).
+        initial, transition, emission: Probabilities (S,), (S, S) and (S, V).
     """
 
     stored_name = "UnroundedHMM"

@@ -50,6 +50,7 @@ class Measurement:
     parts: Mapping[str, Effect] = field(default_factory=dict)
 
     def by_name(self) -> dict[str, Effect]:
+        """Return the effects by name; a single effect has the empty name."""
         if self.effects is None:
             return {}
         return {"": self.effects} if isinstance(self.effects, Effect) else dict(self.effects)

@@ -34,8 +34,7 @@ class Series:
         name: name in the legend.
         x: positions on the x axis in `Lines`; empty in `Bars`.
         y: values.
-        low: lower ends of the intervals, or None.
-        high: upper ends of the intervals, or None.
+        low, high: ends of the intervals, or None.
         role: role of the series, see above.
 
     Raises:
@@ -63,6 +62,7 @@ class Series:
         return cls(name=name, role=role, x=tuple(x), y=tuple(one.value for one in effects), low=low, high=high)
 
     def choice(self, *values: str, name: str = "") -> "ExplorerCurve":
+        """Return the series as a curve of an `Explorer`."""
         return ExplorerCurve(values=values, x=self.x, y=self.y, low=self.low, high=self.high, role=self.role, name=name)
 
 
@@ -142,14 +142,11 @@ class Heatmap(Panel):
 
     Args:
         title: see `Lines`.
-        x_label: meaning of the columns.
-        y_label: meaning of the rows.
+        x_label, y_label: meanings of the columns and rows.
         z_label: meaning of the colours, with the unit.
-        x: labels of the columns.
-        y: labels of the rows.
+        x, y: labels of the columns and rows.
         z: values z[row][column]; None for an empty cell.
-        z_min: value of the first colour, or None for the smallest value.
-        z_max: value of the last colour, or None for the largest value.
+        z_min, z_max: values of the first and last colour; None for the smallest and largest value.
     """
 
     x_label: str
@@ -216,8 +213,7 @@ class ExplorerCurve:
         values: value of each choice for which the curve is shown; an empty text stands for all values.
         x: positions on the x axis.
         y: values.
-        low: lower ends of the intervals, or None.
-        high: upper ends of the intervals, or None.
+        low, high: ends of the intervals, or None.
         role: role of the curve, see `Series`.
         name: name in the legend (default: the value of the overlaid choice, or the role).
     """

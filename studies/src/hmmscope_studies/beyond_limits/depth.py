@@ -159,7 +159,7 @@ def _named(longest: int, layers: int) -> str:
 
 @lab.claim("limits-depth-saturates")
 def saturates(tables: lab.Tables) -> lab.Measurement:
-    """Measure growth of the fit length in the last doubling of training, except at depths that fit all before."""
+    """Measure fit-length growth in the last doubling of training, except at depths that fit the sequence before it."""
     found: dict[str, lab.Effect] = {}
     for (longest, layers), own in _deep(tables).by("longest", "layers").items():
         effect = over_seeds(own, last_octave, "doublings of the fit length over the second half of training")
