@@ -237,6 +237,7 @@ def instrument(
 
 
 def adapted(model: Any, layers: Any = None) -> Any:
+    """Return the model with hook points."""
     for adapt in entries("adapter").values():
         model = adapt(model, layers)
     return model
@@ -291,6 +292,7 @@ def entries(kind: str) -> Entries:
 
 
 def import_all(package: str) -> None:
+    """Import a package and all its modules."""
     found = importlib.import_module(package)
     for module in pkgutil.walk_packages(getattr(found, "__path__", ()), f"{package}."):
         importlib.import_module(module.name)
@@ -366,6 +368,7 @@ def build_spec(kind: str, data: dict[str, Any], where: str) -> Any:
 
 
 def stored_data(kind: str, data: dict[str, Any]) -> dict[str, Any]:
+    """Return data of a spec with the keys that files use."""
     cls = lookup(kind, data["name"])
     keys = {field.name: stored_key(field) for field in dataclasses.fields(cls)}
     return {"name": cls.name} | {keys.get(key, key): value for key, value in data.items() if key != "name"}

@@ -61,7 +61,7 @@ def task_patching(
         layers: module names (default: the residual stream).
         num_samples: number of prompts, each paired with a prompt of another component.
         rank: dimension of the task subspace; 0 for all directions.
-        columns: positions to patch: those of the "test" sequence, or "all".
+        columns: positions to patch: "test" (the test sequence) or "all".
         num_random: number of random subspaces; the control is the mean result over them.
         seed: seed of subspaces and bootstrap.
 

@@ -71,13 +71,9 @@ class DecoderSpec:
         return Decoder(self, model_io, generator)
 
     def cost(self, model_io: ModelIO, columns: int, *, device: str = "cpu", mixing: "Mixing | None" = None) -> Cost:
-        """Compute `Cost`.
+        """Compute the cost on samples of `columns` positions; `mixing` replaces the cost of attention.
 
-        Args:
-            model_io: input and output sizes.
-            columns: number of positions of a sample.
-            device: device type; on a CPU, the cost includes stored attention weights of short inputs.
-            mixing: operations and activations of the mixer that replaces attention, if any.
+        On a CPU, the cost includes the stored attention weights of short inputs.
         """
         d, normed, mlp = self.width, self.norm == "pre", not self.attention_only
         hidden, norm, dropped = self.mlp_ratio * d, 2 * d * normed, self.dropout > 0

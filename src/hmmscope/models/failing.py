@@ -57,14 +57,7 @@ def explained(model: nn.Module, inputs: Tensor) -> Iterator[None]:
 
 
 def failure(model: nn.Module, inputs: Tensor, error: Exception, call: Callable[[Tensor], Any]) -> Exception:
-    """Return an InputError for a failed model call, with the cause if known.
-
-    Args:
-        model: module that failed.
-        inputs: tokens (batch, time) or vectors.
-        error: original error.
-        call: function that calls the model on inputs without hooks.
-    """
+    """Return an InputError for a failed model call, with the cause if known; `call` runs the model without hooks."""
     if isinstance(error, HmmscopeError | MemoryError | torch.OutOfMemoryError | ModuleNotFoundError):
         return error
     found = _failure(model, inputs, error)

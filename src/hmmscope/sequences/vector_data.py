@@ -122,9 +122,9 @@ def read_vectors(
     """Read sequences of vectors of numbers.
 
     A table has one observation per row, and its columns are coordinates. Arrays (time,) and (time, 1) are one sequence
-    of numbers, arrays (sequence, time, coordinate) are several sequences, and a list has one array per sequence. A 2-d
-    array without column names needs either `lengths` of sequences (its rows are vectors) or `axis`, the axis of time
-    (its entries are observations).
+    of numbers, arrays (sequence, time, coordinate) are several sequences, and a list has one array per sequence. For a
+    2-d array without column names, pass either `lengths` (each row is a vector) or `axis` (each number is an
+    observation).
 
     Args:
         source: array, tensor, list, frame, mapping of columns, `VectorData`, or a file (.csv, .tsv, .parquet, .jsonl, .npy,
