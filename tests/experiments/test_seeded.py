@@ -391,7 +391,7 @@ def test_a_run_goes_by_a_protocol_and_writes_none(tmp_path: Path, capsys: pytest
     assert main([*plain_run, "--dry-run", "--protocol", str(file)]) == 3
     assert "never overwritten" in capsys.readouterr().err
     assert main([*plain_run, "--seeds", "1,2", "--out", str(out), "--protocol", str(file)]) == 2
-    assert "was written for another plan" in capsys.readouterr().err
+    assert "is for another plan" in capsys.readouterr().err
     run_experiment("test-seeded", "smoke", out, protocol=file, quiet=True, first=1)
     digest = hashlib.sha256(file.read_bytes()).hexdigest()
     about = store.read_json(out / "experiment.json")

@@ -295,7 +295,9 @@ def read_yaml(path: Path) -> object:
             event = self.peek_event()
             if isinstance(event, yaml.AliasEvent) or getattr(event, "tag", None) is not None:
                 line = event.start_mark.line + 1
-                raise InputError(f"{path.name}: line {line}: aliases (*name) and tags (!name) are not supported")
+                raise InputError(
+                    f"{path.name}: line {line}: aliases (*name) and tags (!name) must be replaced by values"
+                )
             return super().compose_node(parent, index)
 
         def construct_mapping(self, node: Any, deep: bool = False) -> Any:

@@ -228,9 +228,8 @@ def _of_power(claim: Claim, effects: dict[str, Effect], count: int) -> Iterator[
                 else None
             )
         text = (
-            f"with the spreads between stored seeds, {count} seeds confirm the paper's effect in a fraction "
-            f"{found[0]:.2f} of simulated "
-            f"experiments, and reject an effect of zero in a fraction {found[1]:.2f}"
+            f"if seeds differ as the stored ones do, {count} seeds confirm the paper's effect in a fraction "
+            f"{found[0]:.2f} of simulated experiments, and reject an effect of zero in a fraction {found[1]:.2f}"
         )
         text += f"; {enough} seeds would raise the first fraction to {PLANNED:g}" if enough and enough > count else ""
         gate = Gate("power", max(found) >= LIKELY, text, (*found, LIKELY))

@@ -58,7 +58,7 @@ def protocol_for(plan: ExperimentPlan, path: Path) -> Protocol:
         )
     difference = config_difference(found.plan, wanted["plan"])
     if difference:
-        raise InputError(f"protocol: {path} was written for another plan ({'; '.join(difference[:4])})")
+        raise InputError(f"protocol: {path} is for another plan ({'; '.join(difference[:4])}); commit a new one")
     if found.measurement != wanted["measurement"]:
         versions = f"version {found.measurement} of the measurement; the current version is {wanted['measurement']}"
         raise InputError(f"protocol: {path} has {versions}; write and commit a new one")

@@ -72,8 +72,8 @@ def _goodness(rows: Sequence[dict[str, Any]]) -> Figure:
     return Figure(
         name="goodness",
         title="Goodness of fit of the HMM chosen by BIC",
-        caption=f"Statistics of the training part, a family in each panel, with mean and 95 % band over {SIMULATIONS} "
-        "simulations. p is the p-value of the largest deviation in a family, times the number of families.",
+        caption="Each panel shows one family of statistics of the training part, with mean and 95 % band over "
+        f"{SIMULATIONS} simulations. p is the p-value of the largest deviation in a family, times the number of families.",
         panels=tuple(panels),
     )
 
