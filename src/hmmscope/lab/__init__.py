@@ -2,7 +2,7 @@
 
 Authors of experiments need only this import:
 
-    from hmmscope.lab import Effect, Experiment, Figure, Measured, Seen, Tables, claim, curve, lines
+    from hmmscope.lab import Effect, Experiment, Figure, MeasuredTables, Measurement, Tables, claim, curve, lines
 """
 
 from typing import TYPE_CHECKING
