@@ -37,10 +37,10 @@ class Figure4Mixing(lab.Experiment):
         "the states of late steps are easier to predict since they have converged to a fixed stationary distribution.",
     )
     summary = (
-        "Transformers of one depth infer the belief of Cyclic-RND with five backward probabilities, from no mixing to "
-        "mixing within the sequence. Symbols are uninformative about the state, so a predictor that sees only the last "
-        "observations does no better than the uniform distribution, whose error is shown on the same samples. The RNN is "
-        "trained on equally many sequences."
+        "Transformers of one depth infer the belief of Cyclic-RND with five probabilities of a backward step, from no "
+        "mixing to mixing within the sequence. Symbols are uninformative about the state, so a predictor that sees only "
+        "the last observations does no better than the uniform distribution, whose error is shown on the same samples. The "
+        "RNN is trained on equally many sequences."
     )
     num_seeds = {"smoke": 2, "small": 3, "gpu": 3, "paper": 1}
     run_columns = ("probability", "predictor", "network")

@@ -30,9 +30,9 @@ class Figure5(lab.Experiment):
     title = "Effect of width, number of heads and learning rate on the loss"
     in_paper = "[Limits] App. C.1, on model sizes", "We choose the best configuration for the remaining of the tasks."
     summary = (
-        "Transformers with different widths of the residual stream and different numbers of heads are trained with the same "
-        "recipe. The paper chose 8 heads and width 512 in such a study, and does not report the alternatives. A Transformer "
-        "and the RNN are also trained with several learning rates."
+        "Transformers with different widths of the residual stream and different numbers of heads are trained with the "
+        "same recipe. The paper chose 8 heads and width 512 among several sizes, and does not report the results of the "
+        "others. A Transformer and the RNN are also trained with several learning rates."
     )
     num_seeds = {"smoke": 2, "small": 3, "medium": 9, "gpu": 3, "paper": 3}
     run_columns = ("layers", "width", "heads", "rate")

@@ -40,7 +40,7 @@ class Architectures(lab.Experiment):
         "depths with rotary positions, with linear attention, or with a gated delta rule whose eigenvalues are positive or "
         "may be negative. The option --plan.architectures adds state space models (which need the extra `models`). Up to "
         "scale medium all of them see equally many sequences. They are evaluated up to the training length and beyond it; "
-        "on parity they are compared with constructed weights."
+        "on parity they are compared with a network of constructed weights."
     )
     num_seeds = lab.Experiment.NUM_SEEDS
     run_columns = ("task", "architecture", "layers")

@@ -29,9 +29,10 @@ class LimitsDepth(GridExperiment):
 
     title = "Does depth limit the fit length, or the speed of learning?"
     summary = (
-        "Fit lengths of Transformers of growing depth are measured during training, on whole sequences of five states under "
-        "two permutations that generate A5. If depth is a limit, the fit length of each depth converges below the sequence "
-        "length. If depth only sets the speed of learning, more training lengthens the fit, and 2^L depends on the budget."
+        "Fit lengths of Transformers of growing depth are measured during training, on whole sequences of five states "
+        "under two permutations that generate A5. If depth is a limit, the fit length of each depth converges below the "
+        "sequence length. If depth only sets the speed of learning, more training increases the fit length, so that 2^L "
+        "holds at one budget only."
     )
     num_seeds = lab.Experiment.NUM_SEEDS
     run_columns = ("layers", "longest")

@@ -35,9 +35,9 @@ class LimitsHardDose(lab.Experiment):
     title = "Effect of the number of actions per label of the state"
     summary = (
         "In Cyclic-HARD an action is followed by a label of the state only with a probability, the supervision rate alpha. "
-        "The paper has alpha = 1/120 and finds that no Transformer fits even a constant length, while the RNN does. In this "
-        "experiment the length of the sequence is fixed and alpha falls; the RNN sees as many sequences as the Transformers "
-        "at each alpha. The paper's alpha, length of 120 and 10^8 sequences are out of reach of two processor cores."
+        "The paper has alpha = 1/120 and finds that no Transformer fits even a constant length, while the RNN does. This "
+        "experiment lowers alpha at a fixed sequence length; at each alpha, the RNN sees as many sequences as the "
+        "Transformers. The paper's alpha, length of 120 and 10^8 sequences are out of reach of two processor cores."
     )
     num_seeds = lab.Experiment.NUM_SEEDS
     run_columns = ("actions", "layers")

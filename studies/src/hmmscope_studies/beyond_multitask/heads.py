@@ -23,10 +23,10 @@ class HeadCountExperiment(PromptStudy):
 
     title = "Effect of the number of heads at a fixed width"
     summary = (
-        "The construction of Theorem 1 of [MultiTask] uses 2p heads per layer for p symbols, two for each row of "
-        "the matrix that it estimates in context. The same decoder is trained with 1, 2, 4, ... heads of the same "
-        "total width, and evaluated over the test sequence against the exact Bayes mixture. A model of one layer "
-        "shows that the task needs more than one."
+        "The construction of Theorem 1 of [MultiTask] uses 2p heads per layer for p symbols, two for each row of the "
+        "matrix that it estimates in context. The same decoder is trained with 1, 2, 4, ... heads of the same total width, "
+        "and evaluated over the test sequence against the exact Bayes mixture. A model of one layer tests whether the task "
+        "needs several layers."
     )
     varied = {
         "smoke": {"heads": [1, 2]},

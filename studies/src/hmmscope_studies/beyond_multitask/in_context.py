@@ -49,12 +49,12 @@ class InContext(lab.Experiment):
     summary = (
         "How well does a network predict an unseen hidden Markov model from the sequence in its context alone? A RoFormer "
         "is trained on a new random HMM for every sample; `--measurements.pretrained PATH` adds a pretrained language "
-        "model, which reads the symbols as text. Both predict chains of chosen laziness (mixing time) and noise (entropy), "
-        "and are compared with the exact filter that knows the chain, with Baum-Welch fitted to the same prompt with the "
-        "true number of states, and with in-context n-grams. The context length from which a predictor stays within "
-        f"{TOLERANCE} nats of the filter is its convergence length. After Dai et al., Pre-trained Large Language Models "
-        "Learn to Predict Hidden Markov Models In-context (NeurIPS 2025), whose optimum is the Viterbi algorithm; here it "
-        "is the exact distribution of the next symbol."
+        "model, which reads the symbols as text. Both predict chains of chosen laziness (mixing time) and noise "
+        "(entropy), and are compared with the exact filter that knows the chain, with Baum-Welch fitted to the same "
+        "prompt with the true number of states, and with in-context n-grams. The context length from which a predictor "
+        f"stays within {TOLERANCE} nats of the filter is its convergence length. The setting follows Dai et al., "
+        "Pre-trained Large Language Models Learn to Predict Hidden Markov Models In-context (NeurIPS 2025). Their optimum "
+        "is the Viterbi algorithm, ours is the exact distribution of the next symbol."
     )
     num_seeds = {"smoke": 2, "small": 3, "gpu": 5, "paper": 5}
     sizes = by_scale(

@@ -46,10 +46,11 @@ class PoolSize(lab.Experiment):
 
     title = "Does a model use n-grams, retrieval or inference? Effect of pool size and training"
     summary = (
-        "The same decoder is trained on equally many prompts from pools of growing size, so that each HMM is shown from "
-        "thousands of times to about as rarely as in the paper (16 times). Its predictions on prompts of the pool, of "
-        "held-out pairs of its parts and of HMMs with new parts are compared with the nearest mixture of n-grams, "
-        "retrieval, and inference over all pairs. Models with stored checkpoints are also measured over training."
+        "The same decoder is trained on equally many prompts from pools of growing size, so that each HMM is shown "
+        "thousands of times in the smallest pool, and about 16 times (as in the paper) in the largest. The predictions on "
+        "prompts of the pool, of held-out pairs of its parts and of HMMs with new parts are compared with the nearest "
+        "mixture of n-grams, retrieval, and inference over all pairs. Models with stored checkpoints are also measured "
+        "over training."
     )
     num_seeds = lab.Experiment.NUM_SEEDS
     measure_per_run = True

@@ -26,10 +26,10 @@ class Positions(PromptStudy):
 
     title = "Effect of rotary, learned, sinusoidal or no positions"
     summary = (
-        "[MultiTask] uses rotary positions, with which attention depends on distances only, and its construction "
-        "gathers the last observations by a rotation. The same decoder is trained with four position encodings on "
-        "the same prompts, and evaluated over the test sequence against the exact Bayes mixture. A model of one "
-        "layer shows that the task needs more than one."
+        "[MultiTask] uses rotary positions, so that attention depends on distances only, and its construction gathers the "
+        "last observations by a rotation. The same decoder is trained with four position encodings on the same prompts, "
+        "and evaluated over the test sequence against the exact Bayes mixture. A model of one layer tests whether the task "
+        "needs several layers."
     )
     varied = {"smoke": _KINDS, "small": _KINDS, "gpu": _KINDS, "paper": _KINDS}
 

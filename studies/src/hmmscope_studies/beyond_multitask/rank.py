@@ -23,10 +23,10 @@ class Rank(PromptStudy):
 
     title = "Does a transition matrix of higher rank need more layers?"
     summary = (
-        "[MultiTask] assumes a transition of low rank d, on which its errors depend and its number of layers does "
-        "not. Decoders of several depths are trained on prompts from pools of noisy cycles through increasing "
-        "numbers of states with the same symbols: the rank of a cycle is its number of states. They are evaluated "
-        "over the test sequence against the exact Bayes mixture of their own pool."
+        "[MultiTask] assumes a transition matrix of low rank d. Its errors depend on d, its number of layers does not. "
+        "Decoders of several depths are trained on prompts from pools of noisy cycles through increasing numbers of states "
+        "with the same symbols. The rank of a cycle is its number of states. They are evaluated over the test sequence "
+        "against the exact Bayes mixture of their own pool."
     )
     varied = {
         "smoke": {"ranks": [2, 4], "layers": [1, 2]},

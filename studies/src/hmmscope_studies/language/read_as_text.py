@@ -55,15 +55,15 @@ class Pretrained(lab.Experiment):
     title = "Does a pretrained language model learn hidden Markov models in context?"
     summary = (
         "SmolLM2-135M, a language model of 135 million weights, reads sequences of hidden Markov models as letters between "
-        "spaces, commas or line ends. Its predictions of the next letter are compared with the exact filter that "
-        "knows the chain, and with predictors that do not: Baum-Welch fitted to the same prompt with the number of "
-        "states given, n-gram and context-tree baselines on the prompt, and a small RoFormer trained on such chains. "
-        "There are two controls: the same architecture before training, and the trained weights shuffled. Chains "
-        "differ in mixing speed and in the noise of "
-        "their symbols; each has separate parameters and letters. On RRXOR, whose prediction does not determine the belief, "
-        "an affine map reads the belief from the layers, and the belief is edited there to test whether the next prediction "
-        "follows. After Dai et al., Pre-trained Large Language Models Learn to Predict Hidden Markov Models In-context "
-        "(NeurIPS 2025), who test large models. `python -m hmmscope.interop.smollm2` fetches the model first."
+        "spaces, commas or line ends. Its predictions of the next letter are compared with the exact filter that knows the "
+        "chain, and with predictors that do not know it: Baum-Welch fitted to the same prompt with the number of states "
+        "given, n-gram and context-tree baselines on the prompt, and a small RoFormer trained on such chains. There are "
+        "two controls: the same architecture before training, and the trained weights shuffled. Chains differ in mixing "
+        "speed and in the noise of their symbols; each has separate parameters and letters. On RRXOR, whose next-symbol "
+        "distribution does not determine the belief, an affine map reads the belief from the layers, and the belief is "
+        "edited there to test whether the next prediction follows. The setting follows Dai et al., Pre-trained Large "
+        "Language Models Learn to Predict Hidden Markov Models In-context (NeurIPS 2025), who test large models. `python "
+        "-m hmmscope.interop.smollm2` fetches the model first."
     )
     num_seeds = {"smoke": 2, "small": 12, "medium": 12}
     sizes = {

@@ -31,11 +31,10 @@ def who_filters(tables: Tables) -> list[str]:
         return []
     filters, fails = (registry.lookup("claim", name).rule for name in (FILTERS, FAILS))
     lines = [
-        "The table has the excess loss over the exact filter divided by that of the n-gram baseline, on the same samples "
-        "and by number of training samples, as means over seeds with separate 95 % intervals. *Filters*: below "
-        f"{filters.bound:g}; *fails*: above {fails.bound:g}; *neither*: between the two; *open*: the interval contains a "
-        "bound, and the number is how many seeds of this spread would decide. Slowly mixing and nearly certain HMMs were "
-        "left out of training.",
+        "The table shows the excess loss over the exact filter divided by that of the n-gram baseline on the same samples "
+        f"(means over seeds with 95 % intervals). *Filters*: the ratio is below {filters.bound:g}; *fails*: above "
+        f"{fails.bound:g}; *neither*: between the two; *open*: the interval contains a bound, and so many seeds with this "
+        "spread would decide. Slowly mixing and nearly certain HMMs were left out of training.",
         "",
         f"| | samples | seeds | {' | '.join(PLACES.values())} |",
         "|---" * (3 + len(PLACES)) + "|",

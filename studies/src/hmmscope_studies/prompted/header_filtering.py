@@ -36,11 +36,11 @@ class HeaderFiltering(lab.Experiment):
         "Every sample has a new HMM, whose matrices are given in the prompt. Memorisation is impossible, and the optimum "
         "is exact: the filter of the given HMM. Three papers of 2025 report that Transformers filter in this setting, and "
         "that LSTMs fail; [Limits] finds RNNs better than Transformers on every HMM. This experiment compares all of them. "
-        "Networks with similar numbers of parameters are trained with annealed budgets that double, and compared after "
-        "equally many samples and after equal processor time. They are tested up to their training length, up to four "
-        "times that length, and on slowly mixing and nearly deterministic HMMs that training left out. It also measures "
-        "what the networks encode: the belief, the header's matrices, and whether editing the header moves their answers "
-        "to those of the filter of the edited HMM."
+        "Networks with similar numbers of parameters are trained with budgets that double (each with an annealed learning "
+        "rate), and compared after equally many samples and after equal processor time. They are tested up to their "
+        "training length, up to four times that length, and on slowly mixing and nearly deterministic HMMs that training "
+        "left out. It also measures whether layers encode the belief and the header's matrices, and whether editing the "
+        "header moves the answers to those of the filter of the edited HMM."
     )
     num_seeds = lab.Experiment.NUM_SEEDS
     run_columns = ("size", "architecture", "steps")
