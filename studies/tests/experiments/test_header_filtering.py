@@ -109,7 +109,7 @@ def test_who_filters_stands_in_a_table() -> None:
         if row["architecture"] != "rnn" or row["place"] == "T"
     )
     first, *lines = who_filters(tables)
-    assert first.startswith("The table has the excess loss over the exact filter")
+    assert first.startswith("The table shows the excess loss over the exact filter")
     cells = {line.split(" | ")[0]: [cell.strip("* |") for cell in line.split(" | ")[1:]] for line in lines[3:]}
     assert list(cells) == [f"| {size} states, {name}" for size in (2, 3) for name in ("RNN", "LSTM", "Transformer")]
     assert [tuple(row[:2]) for row in cells.values()] == 2 * [(f"{n:,}", "5") for n in (2048000, 512000, 512000)]
