@@ -196,7 +196,7 @@ def test_an_adapter_follows_its_module() -> None:
     ("model", "line"),
     [
         (lambda: Warm(), r"^model: Warm needs more arguments than the tokens \(temperature, mask\); pass hs.adapt\("),
-        (lambda: Dictionary(), r"for a model of a dictionary pass .*model\(\{'tokens': tokens\}\)\)$"),
+        (lambda: Dictionary(), r"if the model takes a dictionary, pass .*model\(\{'tokens': tokens\}\)\)$"),
         (
             lambda: hs.adapt(Dictionary(), lambda model, tokens: model({"tokens": tokens})),
             r"got Answer with scores; name the logits: hs.adapt\(model, output='scores'\)$",
@@ -236,7 +236,7 @@ def test_an_adapter_follows_its_module() -> None:
             lambda: hs.adapt(Net(), lambda model, tokens: model(tokens.float())),
             r"in its module embedding: RuntimeError",
         ),
-        (lambda: Vectors(), r"; for a model of one-hot vectors pass hs.adapt\("),
+        (lambda: Vectors(), r"; if the model takes one-hot vectors, pass hs.adapt\("),
         (lambda: hs.adapt(3), r"^model: must be a torch module or a function of tokens, got 3$"),
         (
             lambda: hs.adapt(Net(), lambda model, tokens: 0, mask=1),

@@ -125,7 +125,7 @@ def test_exchanged_axes_are_found_where_sizes_agree(model: Callable, length: int
         (lambda x: TABLE(x) + TABLE(x[:, -3:-2]), "the model is not causal"),
         (lambda x: F.dropout(TABLE(x), 0.3), "random in evaluation mode"),
         (lambda x: TABLE(x) + float(np.random.rand()), "random in evaluation mode"),  # noqa: NPY002 - what is found
-        (Remembering(), "it keeps state between calls"),
+        (Remembering(), "because it keeps state between calls"),
         (lambda x: TABLE(x) + TABLE(x).mean(0, keepdim=True), "depend on other samples of the batch"),
         (TimeFirst(), "depend on other samples of the batch"),
         (lambda x: TABLE(x).softmax(-1), "the model returns probabilities"),
@@ -226,7 +226,7 @@ def test_models_of_the_library_are_not_rehearsed() -> None:
             GPT(32, 2),
             "model: does not know token 2 of the samples; its embedding tok has 2 entries but needs 3 or more",
         ),
-        (Raw(3, 8), "it runs on 8 tokens per sample but not on 11: use samples with length <= 8"),
+        (Raw(3, 8), "it runs on 8 tokens per sample but not on 11; use samples with length <= 8"),
         (Raw(2, 32), "it runs on tokens up to 1, but the samples have token 2"),
         (lambda x, mask: x, r"needs more arguments than the tokens \(mask\)"),
         (lambda batch: batch["input_ids"], r"fails on tokens \(\d, 11\)"),

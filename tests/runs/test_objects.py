@@ -277,7 +277,7 @@ def test_too_few_positions_are_not_too_small_a_vocabulary() -> None:
     assert hs.evaluate(Short(), hs.ProcessDataset(coin(), 8), num_samples=2).loss > 0
     with pytest.raises(
         InputError,
-        match=r"model: Short fails on tokens \(4, 19\): .* it runs on 8 tokens per sample but not on 19: .* length <= 8",
+        match=r"model: Short fails on tokens \(4, 19\): .* it runs on 8 tokens per sample but not on 19; .* length <= 8",
     ):
         hs.evaluate(Short(), hs.ProcessDataset(coin(), 20), num_samples=2)
 

@@ -154,6 +154,6 @@ def test_a_table_of_numbers_and_symbols_is_refused_with_advice(tmp_path: Path) -
             ):
                 verb(source, column="temp,sky")
             with pytest.raises(
-                hs.HmmscopeError, match="got 'sun'; all states emit numbers or all emit symbols: choose"
+                hs.HmmscopeError, match="got 'sun'; all states emit numbers or all emit symbols, so choose"
             ):
                 verb(source, column="temp,sky", emission="gaussian")

@@ -106,7 +106,7 @@ DAY = "2026-01-31"
         (rows(DAY), {"duplicates": "mean"}, "duplicates: must be 'first' or 'last'"),
         (rows(DAY), {"time": "stmp"}, "time: unknown 'stmp'; did you mean 'stamp'"),
         (rows(DAY), {"time": None}, r"every: needs time="),
-        (rows(DAY), {"time": None, "every": None}, r"'2026-01-31'; a column of time stamps is time='stamp'"),
+        (rows(DAY), {"time": None, "every": None}, r"'2026-01-31'; if it holds time stamps, pass time='stamp'"),
     ],
 )
 def test_times_that_are_no_grid_are_refused_in_a_line(

@@ -102,7 +102,7 @@ def _outside(part: nn.Embedding, indices: Tensor) -> bool:
 def _dictionary(model: nn.Module, error: Exception) -> str:
     if isinstance(error, RuntimeError | ValueError) and "dtype" in str(error) and re.search("int64|Long", str(error)):
         call = "lambda model, tokens: model(one_hot(tokens, N).float())"
-        return f"; for a model of one-hot vectors pass hs.adapt(model, {call})"
+        return f"; if the model takes one-hot vectors, pass hs.adapt(model, {call})"
     texts = ("too many indices for tensor", "only integers, slices", "argument after ** must be a mapping")
     named = isinstance(error, AttributeError) and "'Tensor' object has no attribute" in str(error)
     if named and (name := getattr(error, "name", "")) in TOKENS:
@@ -112,7 +112,7 @@ def _dictionary(model: nn.Module, error: Exception) -> str:
         return ""
     code = getattr(getattr(innermost(model), "forward", None), "__code__", None)
     key = next((one for one in TOKENS if code is not None and one in code.co_consts), "input_ids")
-    return f"; for a model of a dictionary pass hs.adapt(model, lambda model, tokens: model({{{key!r}: tokens}}))"
+    return f"; if the model takes a dictionary, pass hs.adapt(model, lambda model, tokens: model({{{key!r}: tokens}}))"
 
 
 def described_inputs(inputs: Tensor) -> str:
@@ -176,12 +176,12 @@ def _smaller(inputs: Tensor, call: Callable[[Tensor], Any]) -> str:
         if known is not None:
             tokens = "only token 0" if known == 0 else f"tokens up to {known}"
             return (
-                f"; it runs on {tokens}, but the samples have token {largest}: build it with dataset.vocab_size tokens"
+                f"; it runs on {tokens}, but the samples have token {largest}; build it with dataset.vocab_size tokens"
             )
     most = _most(lambda length: runs(inputs[:, :length]), 1, time)
     if most is None:
         return ""
-    return f"; it runs on {most} tokens per sample but not on {time}: use samples with length <= {most}"
+    return f"; it runs on {most} tokens per sample but not on {time}; use samples with length <= {most}"
 
 
 def _most(runs: Callable[[int], bool], low: int, high: int) -> int | None:

@@ -286,12 +286,12 @@ class _Rehearsed:
         self._again(self.inputs)
         if (again := self._again(self.inputs, again=True)) is not None and self._differ(first, again).any():
             return (
-                "the model's outputs change when it is called again with the same tokens: it keeps state between calls (a "
-                "hidden state or a private random generator)"
+                "the model's outputs change when it is called again with the same tokens, because it keeps state between "
+                "calls (a hidden state or a private random generator)"
             )
         other = self._again(self.inputs, seed=1)
         if other is not None and self._differ(first, other).any():
-            return "the model is random in evaluation mode: eval() does not disable its dropout or noise"
+            return "the model is random in evaluation mode, because eval() does not disable its dropout or noise"
         return ""
 
     def _coupled(self, first: Tensor) -> Iterator[str]:

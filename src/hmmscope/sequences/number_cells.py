@@ -123,11 +123,11 @@ def floats_of(table: Table, name: str, gaps: NumberMarkers) -> NDArray[np.float6
         row = numbers.index(None)
         cell, hint = cells[row], "; mark missing entries with --missing"
         if looks_like_time(cell):
-            hint = f"; a column of time stamps is time={name!r} (--time {name})"
+            hint = f"; if it holds time stamps, pass time={name!r} (--time {name})"
         elif isinstance(cell, str) and "," in cell:
             hint = "; write numbers without thousands separators"
         elif len(numbers) > 1 and all(one is None or math.isnan(one) for one in numbers):
-            hint = "; all states emit numbers or all emit symbols: choose columns of numbers with column= (--column)"
+            hint = "; all states emit numbers or all emit symbols, so choose columns of numbers with column= (--column)"
         raise InputError(f"{table.place(row, name)}: must be a number, got {shown(cell)}{hint}")
     _one_decimal_mark(table, name, cells)
     return np.array(numbers, np.float64)

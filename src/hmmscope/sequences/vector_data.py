@@ -243,7 +243,7 @@ def _read_file(path: Path, asked: _Request) -> VectorData:
 def _arrays_only(what: str, asked: _Request) -> None:
     for name in ("group", "missing", "time"):
         if getattr(asked.options, name) is not None:
-            raise InputError(f"{what}: {name} applies to tables; mark a missing entry of an array with NaN")
+            raise InputError(f"{what}: {name} applies to tables, not arrays, in which NaN marks a missing entry")
 
 
 def _json_lines(path: Path, asked: _Request) -> VectorData:

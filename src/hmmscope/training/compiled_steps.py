@@ -338,7 +338,7 @@ def _cells(model: SequenceModel, names: dict[str, int], rounded: bool) -> _Recur
 
 def _flattened(tensors: Sequence[Tensor]) -> Tensor:
     if len({tensor.dtype for tensor in tensors}) != 1 or any(tensor.device.type != "cpu" for tensor in tensors):
-        raise InputError("training.engine: compiled needs parameters of one dtype on the CPU")
+        raise InputError("training.engine: compiled needs parameters of one dtype on the CPU; use torch")
     flat = torch.cat([tensor.reshape(-1) for tensor in tensors])
     own = torch.from_numpy(empty((len(flat),), flat.numpy().dtype))
     return own.copy_(flat)

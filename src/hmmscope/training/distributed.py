@@ -150,7 +150,7 @@ class _TorchProcessGroup(ProcessGroup):
         local = _number("LOCAL_RANK")
         count = torch.cuda.device_count()
         if local >= count:
-            raise ResourceError(f"torchrun: process {local} of this machine has no GPU; there are {count}")
+            raise ResourceError(f"torchrun: process {local} of this machine has no GPU; start at most {count} there")
         return torch.device("cuda", local)
 
     def share(self, value: Any) -> Any:
