@@ -209,9 +209,9 @@ def nearer_clearer(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measu
     tables = in_regime(tables, numbers)
     falls = {network: _slope(tables, network, "best accuracy", -1.0) for network in ("trained", "untrained")}
     text = (
-        f"At the best layer the accuracy for the tokens 1 to 4 back is {_listed(tables, 'trained', 'best accuracy')}, "
-        f"before training {_listed(tables, 'untrained', 'best accuracy')}. It falls by {falls['trained'].effect()} per "
-        f"step back, before training by {falls['untrained'].effect()}."
+        "At the best layer the accuracy for the tokens 1 to 4 steps back is "
+        f"{_listed(tables, 'trained', 'best accuracy')}, before training {_listed(tables, 'untrained', 'best accuracy')}. "
+        f"It falls by {falls['trained'].effect()} per step back, before training by {falls['untrained'].effect()}."
     )
     effect = (falls["trained"] - falls["untrained"]).effect("accuracy lost per step back")
     return lab.Measurement(effect, text, gates=(*gates(tables, numbers), *_raised(tables, EARLIER[:2], numbers)))
@@ -229,9 +229,9 @@ def rise_and_fall(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measur
                 effects[f"{quantity} of {k} back"] = effect
     falls = ", ".join(_of(tables, "trained", "fall", k).short() for k in EARLIER)
     text = (
-        "From layer 0 to the peak the accuracy for the tokens 1 to 4 back rises by "
-        f"{_listed(tables, 'trained', 'rise')} (before training by {_listed(tables, 'untrained', 'rise')}), and "
-        f"from there to the last layer it falls by {falls}."
+        "From layer 0 to the peak the accuracy for the tokens 1 to 4 steps back rises by "
+        f"{_listed(tables, 'trained', 'rise')} (before training by {_listed(tables, 'untrained', 'rise')}), and from there "
+        f"to the last layer it falls by {falls}."
     )
     wanted = [f"{quantity} of {k} back" for quantity in ("rise", "fall") for k in EARLIER]
     return lab.Measurement(
@@ -244,8 +244,8 @@ def peak_moves_up(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measur
     tables = in_regime(tables, numbers)
     peaks = {network: _slope(tables, network, "peak") for network in ("trained", "untrained")}
     text = (
-        f"The accuracies for the tokens 1 to 4 back peak at layers {_listed(tables, 'trained', 'peak')} (means over seeds). "
-        f"The peak moves up by {peaks['trained'].effect()} layers per step back, and before training by "
+        f"The accuracies for the tokens 1 to 4 steps back peak at layers {_listed(tables, 'trained', 'peak')} (means over "
+        f"seeds). The peak moves up by {peaks['trained'].effect()} layers per step back, and before training by "
         f"{peaks['untrained'].effect()}. The layer with 90 % of the rise moves up by "
         f"{_slope(tables, 'trained', 'onset').effect()} layers per step back."
     )
@@ -261,8 +261,8 @@ def construction_gathers(tables: lab.Tables) -> lab.Measurement:
     onsets = ", ".join(f"{_of(tables, 'constructed', 'onset', k).value:.2g}" for k in DISTANCES)
     falls = largest((_of(tables, "constructed", "fall", k) for k in DISTANCES), lambda found: found.value)
     text = (
-        f"In the construction the token k back is available from layer {onsets} on (k = 0 to 4; means over seeds); the "
-        f"theory states {', '.join(str(gathering_layer(k)) for k in DISTANCES)}. From the peak to the last layer the "
+        f"In the construction the token k steps back is available from layer {onsets} on (k = 0 to 4; means over seeds); "
+        f"the theory states {', '.join(str(gathering_layer(k)) for k in DISTANCES)}. From the peak to the last layer the "
         f"accuracies fall by at most {falls.short()}, so the construction explains the rise and its order, but no fall."
     )
     right = [row["value"] == gathering_layer(row["distance"]) for row in rows]
@@ -277,8 +277,9 @@ def without_training(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Mea
         for network in ("trained", "untrained")
     }
     text = (
-        f"At the best layer the accuracy for the tokens 1 to 4 back is {_listed(tables, 'untrained', 'best accuracy')} "
-        f"before training and {_listed(tables, 'trained', 'best accuracy')} after it."
+        "At the best layer the accuracy for the tokens 1 to 4 steps back is "
+        f"{_listed(tables, 'untrained', 'best accuracy')} before training and "
+        f"{_listed(tables, 'trained', 'best accuracy')} after it."
     )
     return lab.Measurement(
         best["trained"].less(best["untrained"], unit="accuracy at the best layer minus that of the untrained network"),

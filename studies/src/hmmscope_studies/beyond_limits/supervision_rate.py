@@ -232,7 +232,7 @@ def dose_threshold(tables: lab.Tables, numbers: lab.Numbers = None) -> lab.Measu
         if actions in flat
     )
     failing = [actions for actions in deep if actions in flat and deep[actions].value < 1 <= flat[actions].value / 2]
-    text = f"Mean 0.1-fit length of the best Transformer and of the RNN by labels per action: {said or 'none'}. "
+    text = f"Mean 0.1-fit length of the best Transformer and of the RNN, by number of labels per action: {said or 'none'}. "
     rates = ", ".join(f"1 in {a}" for a in failing) or "none"
     text += f"Label rates at which no depth fits a position and the RNN fits two: {rates}."
     return lab.Measurement(effects, text)
