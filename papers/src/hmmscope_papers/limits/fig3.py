@@ -127,7 +127,7 @@ def _lengths_figure(tables: lab.Tables) -> lab.Figure:
     which = "the last position up to which" if definition == "prefix" else "the last position at which"
     return lab.Figure(
         name="fit-length",
-        title="Fit length against depth",
+        title="Fit length by number of layers",
         caption=(
             f"The fit length is {which} the evaluation loss is below the error rate, in each of the last epochs. If the "
             "RNN fits the whole sequence, its line covers the dotted line. On tasks for which the paper claims at least "

@@ -70,16 +70,19 @@ class MultiTaskFig2(PoolFigure):
         size = (
             "The variation is the standard deviation of a logit over permutations, divided by the mean size of a logit"
         )
-        centred = (
-            f"{size}, after the mean over keys, which softmax ignores, is subtracted. At zero the layer depends only "
-        )
-        raw = f"{size}. In the paper the upper layers have the lower values. "
+        centred = f"{size}. Centred means that the mean over keys, which softmax ignores, is subtracted first. At zero the layer "
+        raw = f"{size}. In the paper the variation is lower in upper layers. "
         change = (
             "The change is the total variation of the attention over demonstrations from its mean over permutations. "
         )
         shown = (
-            ("centred-variation", "cv_centred", "Variation of centred logits by layer", centred + "on content. "),
-            ("variation", "cv", "Variation of logits by layer", raw),
+            (
+                "centred-variation",
+                "cv_centred",
+                "Variation of centred attention logits by layer",
+                centred + "depends only on content. ",
+            ),
+            ("variation", "cv", "Variation of attention logits by layer", raw),
             ("attention-change", "attention_change", "Change of the attention by layer", change),
         )
         return [

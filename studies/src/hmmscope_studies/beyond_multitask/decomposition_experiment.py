@@ -261,7 +261,7 @@ def parts(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measurement:
 @lab.claim("multitask-decomposition-samples")
 def samples(tables: lab.Tables) -> lab.Measurement:
     slopes, ratios = ([row[column] for row in tables["slopes"]] for column in ("slope", "ratio"))
-    text = f"The mean squared error from the sample is {lab.Effect.pooled(ratios).short()} times the predicted σ² r / n."
+    text = f"The squared error from the sample is {lab.Effect.pooled(ratios).short()} times the predicted σ² r / n."
     return lab.Measurement(lab.Effect.pooled(slopes, "exponent of n"), text)
 
 
