@@ -70,7 +70,7 @@ class MultiTaskFig2(PoolFigure):
         size = (
             "The variation is the standard deviation of a logit over permutations, divided by the mean size of a logit"
         )
-        centred = f"{size}. Centred means that the mean over keys, which softmax ignores, is subtracted first. At zero the layer "
+        centred = f"{size}. Centred means that the mean over keys, which softmax ignores, is subtracted first. At zero "
         raw = f"{size}. In the paper the variation is lower in upper layers. "
         change = (
             "The change is the total variation of the attention over demonstrations from its mean over permutations. "
@@ -80,7 +80,7 @@ class MultiTaskFig2(PoolFigure):
                 "centred-variation",
                 "cv_centred",
                 "Variation of centred attention logits by layer",
-                centred + "depends only on content. ",
+                centred + "a layer depends only on content. ",
             ),
             ("variation", "cv", "Variation of attention logits by layer", raw),
             ("attention-change", "attention_change", "Change of the attention by layer", change),
