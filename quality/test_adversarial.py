@@ -1,4 +1,4 @@
-"""The laboratory in short: its trials find nothing here, find what is planted, and its table counts what was measured."""
+"""Short forms of the trials of the laboratory: they find nothing in the present code and find planted faults."""
 
 import ast
 import itertools
@@ -22,7 +22,7 @@ for folder in (QUALITY / "adversarial", *(TESTS / name for name in FOLDERS)):
     if str(folder) not in sys.path:
         sys.path.append(str(folder))
 
-import call_trials  # noqa: E402, F401 - its trials
+import call_trials  # noqa: E402, F401 - the import registers its trials
 import folder_trials  # noqa: E402
 import fresh_seeds  # noqa: E402
 import hmmscope as hs  # noqa: E402
@@ -127,7 +127,7 @@ def test_an_internal_error_is_found_with_its_place(tmp_path: Path, monkeypatch: 
 
 def test_a_watch_that_goes_by_the_wall_clock_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert conduct("jumps", tmp_path / "good", 6, 7).broken == []
-    silent = lambda watch: watch._task.heartbeat().age  # noqa: E731 - by the dates of the files
+    silent = lambda watch: watch._task.heartbeat().age  # noqa: E731 - a watch that uses the dates of files
     monkeypatch.setattr("hmmscope.lab.tasks.local.StallTimer.silent", silent)
     assert conduct("jumps", tmp_path / "bad", 6, 7).violations > 0
 
@@ -164,7 +164,7 @@ def test_a_call_that_ends_in_a_traceback_or_writes_before_its_refusal_is_found(
         assert ("KeyError" if act is fails else "refused, and wrote") in report.broken[0]
 
 
-#: What typed values have found so far: a source with options that ended in an internal error or came back different.
+#: Input found by the trial `typed` that ended in an internal error, or differed after saving and loading.
 CASES: dict[str, Callable[[Path], object]] = {
     "gaps of numbers in JSON lines": lambda path: _saved(SequenceData([[0, -1, 1], [1]], missing=-1), path / "x.jsonl"),
     "a column of lists": lambda path: _refused(
@@ -233,7 +233,7 @@ def _card(path: Path, card: object) -> object:
 
 
 def _short(act: Callable[[], object]) -> None:
-    """Refused in a line that a reader can read."""
+    """Check that `act` is refused in a message of less than 400 characters."""
     with pytest.raises(HmmscopeError) as refused:
         act()
     assert len(str(refused.value)) < 400
@@ -255,7 +255,7 @@ def test_mutations_are_counted_and_one_that_passes_is_found(tmp_path: Path, monk
     report = conduct("mutations", tmp_path / "good", 60, 7)
     assert report.broken == []
     assert report.trials > 40
-    monkeypatch.setattr(folder_trials, "open_sealed", seals.read_seal)  # looks at no file
+    monkeypatch.setattr(folder_trials, "open_sealed", seals.read_seal)  # reads no file of the folder
     assert conduct("mutations", tmp_path / "bad", 60, 7).violations > 20
 
 
@@ -301,7 +301,7 @@ def test_a_package_without_a_digest_is_found(tmp_path: Path, monkeypatch: pytest
 
 
 def test_what_grows_without_end_and_is_read_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hostile_trials, "_SIZES", (4 << 20,))  # within what every reader takes
+    monkeypatch.setattr(hostile_trials, "_SIZES", (4 << 20,))  # below the limit of every reader
     report = conduct("bombs", tmp_path / "room", 5, 7)
     assert report.trials == 5
     assert any("read, or ended" in line for line in report.broken)
@@ -350,7 +350,7 @@ def test_no_trial_runs_outside_of_the_sandbox(tmp_path: Path) -> None:
     words = [sys.executable, str(QUALITY / "adversarial"), "--inside", "races", "1"]
     done = subprocess.run(words, capture_output=True, text=True, cwd=tmp_path)
     assert done.returncode == 1
-    assert "in the sandbox alone" in done.stderr
+    assert "a trial runs only in the sandbox" in done.stderr
     assert list(tmp_path.iterdir()) == []
 
 
@@ -372,7 +372,7 @@ def test_a_mutant_is_one_change_and_its_tests_are_those_of_the_line(monkeypatch:
     }
     monkeypatch.setattr(source_mutants, "_maps", lambda: [about])
     found = source_mutants.tests_of(one)
-    assert list(found) == ["quick", "slow", "other"]  # the last is beside them in their file
+    assert list(found) == ["quick", "slow", "other"]  # the last one is another test of the same file
     assert mutant_trials.chosen(found) == ["quick", "other"]
     assert mutant_trials.chosen({"slow": 50.0}) == ["slow"]
     for file, line in source_mutants.EQUIVALENT:
@@ -395,7 +395,7 @@ for source, asked in ((changed, test), (text + "\\nunused = 1\\n", test), (chang
 
 @pytest.mark.slow
 def test_a_mutant_that_a_test_notices_is_told_from_one_that_none_does(tmp_path: Path) -> None:
-    """And from one that is under a test that fails without it too."""
+    """A mutant is not detected either by a test that fails without it too."""
     test = "test_texts_beside_tensors_are_written_as_they_are"
     script = _NOTICED.format(paths=[str(QUALITY / "adversarial"), str(TESTS)], test=test)
     ended = subprocess.run([sys.executable, "-c", script, str(tmp_path)], capture_output=True, text=True, check=True)
@@ -407,7 +407,7 @@ def test_kill_rates_are_of_all_records() -> None:
         {"trials": 6, "violations": 2, "note": ""},
         {"trials": 4, "violations": 0, "note": "4 noticed, 1 equivalent"},
     ]
-    said = "8 of 10 noticed when drawn: 80% [49%, 94%]; of the last of 2 draws 4 of 4; 1 more equivalent"
+    said = "8 of 10 detected when drawn: 80% [49%, 94%]; last of 2 draws: 4 of 4; 1 more are equivalent"
     assert table.rates(records) == said
 
 
@@ -423,13 +423,11 @@ def test_the_table_adds_up_what_was_measured() -> None:
     assert len(table.GOALS) == 34
     assert table.found([record | about | {"broken": ["`lo\0st`"]}]) == [r"- G1, 2026-01-02: `'lo\x00st'`"]
     assert table.found([record | about | {"broken": ["lost"], "left": "a tie"}]) == [
-        "- G1, 2026-01-02: `lost`; left: a tie"
+        "- G1, 2026-01-02: `lost`; remaining: a tie"
     ]
     two = table.found([record | about | {"goal": "G10", "broken": ["a", "b"]}, record | about | {"broken": ["lost"]}])
     assert two == ["- G1, 2026-01-02: `lost`", "- G10, 2026-01-02: `a`, `b`"]
     assert sum("not measured yet; needs ray" in line for line in lines) == 1
     lines = table.markdown([record | about | {"violations": 3, "broken": ["lost"], "mended": "synced"}, record | about])
     assert "| 1,000 | **0** |" in next(line for line in lines if line.startswith("| G1 |"))
-    assert table.found([record | about | {"broken": ["lost"], "mended": "synced"}])[0].endswith(
-        "`lost`; mended: synced"
-    )
+    assert table.found([record | about | {"broken": ["lost"], "mended": "synced"}])[0].endswith("`lost`; fixed: synced")

@@ -1,9 +1,9 @@
-"""The laboratory: it tries to break everything, counts, and writes the table of the documentation.
+"""Run the laboratory: try to break the library's guarantees, count failures, and write docs/laboratory.md.
 
     python quality/adversarial --kills 1000 --power-losses 20000 --mutations 10000 --configurations 20000 --files 50000
 
-What is measured is added to results/laboratory/; docs/laboratory.md has the counts of all of it. Each trial runs in a
-sandbox of its own, see `sandbox`; a size of 0 leaves one out.
+Results are added to results/laboratory/; docs/laboratory.md has the counts of all results. Each trial runs in its own
+sandbox (see `sandbox`). A size of 0 skips a trial.
 """
 
 import argparse
@@ -29,7 +29,7 @@ import fresh_seeds  # noqa: E402
 import sandbox  # noqa: E402
 import table  # noqa: E402
 
-#: Trials by the name of their option, how many attempts by default, and the module that has them.
+#: Default number of attempts and module of each trial, by the name of its option.
 SIZES = {
     "kills": (1000, "storage_trials"),
     "power-losses": (20_000, "storage_trials"),
@@ -73,39 +73,48 @@ SIZES = {
     "callers": (320, "hostile_trials"),
     "wheels": (5000, "hostile_trials"),
 }
-#: Of `make mutate`, which makes the maps that they need.
+#: Trials of `make mutate`, which first writes the maps that they need.
 SIZES |= {f"mutants-{package.rpartition('/')[2]}": (0, "mutant_trials") for package in table.MUTATED}
 assert not SIZES.keys() & table.SUITES.keys()
 JOURNAL, PAGE = ROOT / "results" / "laboratory" / "laboratory.jsonl", ROOT / "docs" / "laboratory.md"
 
 _HEAD = """# The laboratory
 
-`make break` tries to break what the library promises: it kills, cuts the power, fills disks, alters bytes and writes
-nonsense, each in a sandbox that can write memory of its own and nothing else; it changes single values by their type and
-structure, saves and reads back, and measures how often intervals cover. `make mutate` changes the core itself. This page is
-made by it, of all that was measured so far (results/laboratory/ has each part with its seed and machine).
-`make break SIZES="--only --kills 1000 --suites flaky"` adds to the counts of these two; a short form is part of `make test`.
+`make break` tries to break the guarantees of the library. It kills processes, simulates power cuts, fills disks, alters
+bytes and writes nonsense into files. It also replaces values by others of any type and structure, compares saved objects
+with the loaded ones, and measures the coverage of intervals. Each trial runs in a sandbox that can write only to a file
+system in its own memory. `make mutate` changes the source itself. Both commands write this page from all measurements so
+far; results/laboratory/ has each measurement with its seed and machine. For example,
+`make break SIZES="--only --kills 1000 --suites flaky"` runs two trials and adds to their counts. `make test` includes a
+short form.
 
-Rates of mutants are of mutants as they were drawn, few a draw: 95 % of each package is what they are meant to come to, and
-12 of 12 say no more than 76 % or more. Survivors have tests since, stand among the equivalent ones, or are named at the end
-with the reason. Rates are bounds from below: tests of the files that were mapped are asked, no more than take 15 seconds
-together (40 in earlier draws), and none that is marked slow, as those of
-several processes are; the first draws asked the tests that run a line, not those beside them that look at what a fixture of
-their file has run, nor, of what is read on import, all that use its module.
+A mutant is the source with one small change, such as another comparison. Each draw takes a few mutants of a package at
+random and runs tests on each. The rate is the fraction of mutants that a test detected when they were drawn. The goal is
+95 % in each package; 12 of 12 detected mutants show only that the rate is at least 76 %. Since their draw, each undetected
+mutant (survivor) got a test, or was found equivalent to the original, or is named at the end with a reason. The rates are
+lower bounds, because each mutant meets tests of only 15 seconds in total (40 in earlier draws), and no test that is marked
+slow, such as those with several processes. The first draws ran only tests that execute the changed line. They omitted
+other tests of the same file, which may check results of a shared fixture, and, for code that runs on import, other tests
+that use the module.
+
+Each row of the table is an attack on a goal. A trial is one attempt or one test, and *broken* counts the failures that are
+not fixed yet. A date is followed by the digest of the source. Fixed failures are listed below the table.
 
 Not measured: devices that lose power, disks and file systems other than those in memory that the sandbox mounts, networks,
-several machines, and systems other than Linux. What no seal covers is in `SECURITY.md`.
+several machines, and systems other than Linux. `SECURITY.md` lists the files that no seal covers.
 """
 
 
 def main() -> int:
-    """Run the trials that are asked for, and write the page; 1 if anything was broken in this call."""
+    """Run the requested trials and write the page; return 1 if this call found a violation."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     for name, (size, _) in SIZES.items():
-        parser.add_argument(f"--{name}", type=int, metavar="N", help=f"attempts (default {size}; 0 for none)")
+        parser.add_argument(f"--{name}", type=int, metavar="N", help=f"attempts (default {size}; 0 skips)")
     parser.add_argument("--suites", metavar="NAMES", help=f"of {', '.join(table.SUITES)} (default all)")
-    parser.add_argument("--only", action="store_true", help="only the trials whose sizes are given")
-    parser.add_argument("--seed", type=int, default=secrets.randbits(31), help="of what is drawn (default: a new one)")
+    parser.add_argument("--only", action="store_true", help="run only the trials with a given size")
+    parser.add_argument(
+        "--seed", type=int, default=secrets.randbits(31), help="seed of the random draws (default: a new one)"
+    )
     parser.add_argument("--inside", nargs=2, metavar=("TRIAL", "N"), help=argparse.SUPPRESS)
     asked = parser.parse_args()
     if asked.inside:
@@ -130,7 +139,7 @@ def main() -> int:
 
 
 def attempt(name: str, number: int, seed: int) -> dict[str, Any]:
-    """One trial in a sandbox; its record is added to the journal."""
+    """Run one trial in a sandbox and add its record to the journal."""
     from hmmscope.storage import seals
     from hmmscope.system_info import environment, machine
 
@@ -142,7 +151,7 @@ def attempt(name: str, number: int, seed: int) -> dict[str, Any]:
         said = f"{ended.returncode}: {ended.stderr[-300:]}"
         # The sandbox or the trial did not start: nothing was measured.
         return {"trials": 0, "violations": 1, "broken": [said], "seconds": 0.0}
-    if not record["goal"]:  # the trial itself broke down
+    if not record["goal"]:  # the trial itself failed
         return record
     about = machine()
     record |= {"date": date.today().isoformat(), "seed": seed, "machine": about["processor"], "cores": about["cores"]}
@@ -154,9 +163,9 @@ def attempt(name: str, number: int, seed: int) -> dict[str, Any]:
 
 
 def inside(name: str, number: str, seed: int) -> int:
-    """What runs in the sandbox: a trial, whose report is the last line of the output."""
+    """Run a trial inside the sandbox and print its report as the last line of the output."""
     if not sandbox.inside():
-        sys.exit("a trial runs in the sandbox alone; start the laboratory without --inside")
+        sys.exit("--inside: a trial runs only in the sandbox; start the laboratory without --inside")
     output = os.dup(1)
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     from trials import conduct
@@ -174,18 +183,18 @@ def inside(name: str, number: str, seed: int) -> int:
 
 
 def suite(name: str, seed: int) -> dict[str, Any]:
-    """Tests of a goal, counted: each is a trial, or each branch of the code that they cover."""
+    """Run the tests of a goal and count them: each test is a trial, or each branch of the modules in `covers`."""
     chosen = table.SUITES[name]
     command = [sys.executable]
     if chosen.covers:
         if importlib.util.find_spec("coverage") is None:
-            sys.exit("needs coverage: pip install coverage")
+            sys.exit("coverage is missing; pip install coverage")
         covered = (str(ROOT / "src" / "hmmscope" / file) for file in chosen.covers)
         command += ["-m", "coverage", "run", "--branch", "--include", ",".join(covered)]
     command += ["-m", "pytest", "-n", "0", "-q", "--rootdir", str(ROOT), "-p", "no:cacheprovider", *chosen.select]
     command += [*(str(TESTS / file) for file in chosen.files or (".",)), "--basetemp", str(Path.cwd() / "tests")]
-    environment = os.environ | {"COLUMNS": "400"}  # so that a failure is told with its reason
-    del environment[sandbox.INSIDE]  # tests of the laboratory are to begin outside
+    environment = os.environ | {"COLUMNS": "400"}  # wide, so that pytest prints the reason of a failure
+    del environment[sandbox.INSIDE]  # tests of the laboratory must start outside of the sandbox
     paths = [str(HERE), *filter(None, [os.environ.get("PYTHONPATH")])]
     environment |= {"PYTHONPATH": os.pathsep.join(paths), fresh_seeds.SEED: str(seed)}
     out = subprocess.run([*command, "--junitxml", "x.xml"], capture_output=True, text=True, env=environment)
@@ -194,7 +203,9 @@ def suite(name: str, seed: int) -> dict[str, Any]:
     lines = [line for line in out.stdout.splitlines() if line.startswith(("FAILED", "ERROR"))]
     lines = [line.partition("tests/")[2][:300] for line in lines]
     ran = int(counts["tests"]) - int(counts["skipped"])
-    note = f"tests: {', '.join(chosen.files) or 'all'}" if ran else f"{chosen.needs or 'what they test'} is not here"
+    note = (
+        f"tests: {', '.join(chosen.files) or 'all'}" if ran else f"{chosen.needs or 'what they test'} is not installed"
+    )
     if chosen.covers and not wrong:
         subprocess.run([sys.executable, "-m", "coverage", "json", "-q", "-o", "branches.json"], check=True)
         ran, wrong, lines = table.branches(json.loads(Path("branches.json").read_bytes()))
@@ -203,7 +214,7 @@ def suite(name: str, seed: int) -> dict[str, Any]:
 
 
 def write_page() -> None:
-    """docs/laboratory.md from the journal."""
+    """Write docs/laboratory.md from the journal."""
     records = [json.loads(table.renamed(line)) for line in JOURNAL.read_text().splitlines()] if JOURNAL.exists() else []
     machines = sorted({f"{one['machine']}, {one['cores']} cores, torch {one['torch']}" for one in records})
     lines = [_HEAD, *(f"Measured on: {one}." for one in machines), "", *table.markdown(records)]

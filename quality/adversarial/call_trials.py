@@ -1,4 +1,4 @@
-"""Public functions with arguments by their annotations, and command lines by the grammar of the parsers."""
+"""Trials of public functions with random arguments, and of command lines generated from the parsers."""
 
 import argparse
 import contextlib
@@ -24,15 +24,15 @@ from option_trials import VERBS, options_of, run_line
 from trials import Report, bounded, place_of, trial
 from typed_trials import FLOATS, INTS, TEXTS, scalar
 
-#: Functions whose valid calls train or write; their arguments are drawn so that every call has a wrong one.
+#: Functions that train or write if their arguments are valid; every drawn call gets a wrong argument.
 _LONG = {"train", "study", "look", "fit"}
-#: Words that end the command lines of verbs whose valid calls take long.
+#: Arguments appended to commands that could take long, to keep them short.
 _BRIEF = {
     **{verb: ["--dry-run"] for verb in ("run", "study", "train", "sweep")},
     "fit": ["--restarts", "1", "--iterations", "2"],
     "benchmark": ["none"],
 }
-#: Options that ask for long work.
+#: Options that start long computations; they are not drawn.
 _LASTING = {"--measure", "--compile"}
 _TEN_MEGABYTES = 10 * 2**20
 
@@ -43,7 +43,7 @@ def function_names() -> list[str]:
 
 
 class Values:
-    """Values for parameters: right ones by the annotation, and wrong ones of any type and shape."""
+    """Random values for parameters: of the annotated type, or wrong ones of any type and shape."""
 
     def __init__(self, rng: random.Random, place: Path) -> None:
         self.rng, self.place = rng, place
@@ -54,7 +54,7 @@ class Values:
         self.run = hs.load_run(place / "run")
 
     def right(self, name: str, annotation: str) -> Any:
-        """Return a value of the annotated type, often an ordinary one; `scalar` for unknown annotations."""
+        """Return a value of the annotated type; for unknown annotations one from `scalar`."""
         rng = self.rng
         named: dict[str, Callable[[], Any]] = {
             "observations": self.sequences,
@@ -89,7 +89,7 @@ class Values:
         return self.rng.choice([rows, rows.numpy(), rows.tolist(), rows[0], hs.SequenceData(rows.tolist())])
 
     def wrong(self) -> Any:
-        """Return a value at an edge: of another type, empty, ragged, huge, negative or not a number."""
+        """Return an invalid or extreme value: of another type, empty, ragged, huge, negative or not a number."""
         rng = self.rng
         draws: list[Callable[[], Any]] = [
             lambda: scalar(rng),
@@ -110,7 +110,7 @@ class Values:
 
 
 def _ended(report: Report, what: str, act: Callable[[], Any]) -> bool:
-    """Call; return whether it was refused. Any other error, or a line that is not one, is a violation."""
+    """Call `act` and return whether it was refused; another exception, or a message of several lines, is a violation."""
     try:
         act()
     except HmmscopeError as error:
@@ -124,7 +124,7 @@ def _ended(report: Report, what: str, act: Callable[[], Any]) -> bool:
 
 @contextlib.contextmanager
 def _room(folder: Path) -> Iterator[Path]:
-    """Make a folder with a run, a text of sequences and a file of ten megabytes, and work in it."""
+    """Make a folder with a run, a text file of sequences and a file of ten megabytes, and change into it."""
     place = folder / "room"
     place.mkdir(parents=True)
     said = io.StringIO()
@@ -154,13 +154,13 @@ def _short(value: Any) -> str:
 
 @trial("calls")
 def calls(folder: Path, number: int, rng: random.Random) -> Report:
-    """Public functions with drawn arguments: an answer or a refusal in a line, in bounded time; a refusal writes nothing."""
-    report = Report("G32", "typed calls of the public functions")
+    """Call public functions with random arguments: each returns or raises a one-line error in time; errors write nothing."""
+    report = Report("G32", "public functions with arguments of right and wrong types")
     refused = 0
     with _room(folder) as place, warnings.catch_warnings():
         warnings.simplefilter("ignore")
         values, kept, names = Values(rng, place), _listing(place), function_names()
-        for name in (name for name in names for _ in range(8)):  # so that nothing is compiled while it is timed
+        for name in (name for name in names for _ in range(8)):  # so that no compilation is timed
             with contextlib.suppress(Exception):
                 getattr(hs, name)(**_arguments(name, values, rng, wrong=name in _LONG))
         _clear(place, kept)
@@ -177,13 +177,13 @@ def calls(folder: Path, number: int, rng: random.Random) -> Report:
                 if no:
                     report.found(f"{what}: refused, and wrote {sorted(now - kept)[:2]}")
                 _clear(place, kept)
-                kept = _listing(place)  # answers may add to a run
-    report.note = f"{refused} refused in a line, the others answered"
+                kept = _listing(place)  # successful calls may add files to a run
+    report.note = f"{refused} refused in one line, the others returned"
     return report
 
 
 def _arguments(name: str, values: Values, rng: random.Random, *, wrong: bool = True) -> dict[str, Any]:
-    """Return arguments of a public function: one to three of them wrong if asked for, the others as annotated."""
+    """Return arguments of a public function by their annotations; if `wrong`, mostly one to three of them are invalid."""
     ours = [
         one
         for one in inspect.signature(getattr(hs, name)).parameters.values()
@@ -207,13 +207,13 @@ def _arguments(name: str, values: Values, rng: random.Random, *, wrong: bool = T
 
 @trial("grammars")
 def grammars(folder: Path, number: int, rng: random.Random) -> Report:
-    """Command lines by the grammar of each parser: an exit code of the table, one line, nothing written on refusal."""
-    report = Report("G32", "command lines by the grammar of the parsers")
+    """Run generated command lines: each must give a documented exit code and one line, and write nothing if refused."""
+    report = Report("G32", "command lines generated from the parsers")
     codes: dict[int, int] = {}
     said = io.StringIO()
     with _room(folder) as place, contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
         kept, parsers = _listing(place), _parsers()
-        for verb in parsers:  # once, so that nothing is compiled while it is timed
+        for verb in parsers:  # once, so that no compilation is timed
             with contextlib.suppress(SystemExit):
                 cli.main([verb, "umbrella", "--dry-run"])
         _clear(place, kept)
@@ -228,7 +228,7 @@ def grammars(folder: Path, number: int, rng: random.Random) -> Report:
                 if code in (2, 3):
                     report.found(f"{what}: refused with {code}, and wrote {sorted(now - kept)[:2]}")
                 _clear(place, kept)
-                kept = _listing(place)  # answers may add to a run
+                kept = _listing(place)  # successful calls may add files to a run
     report.note = "exit codes " + ", ".join(f"{code}: {count}" for code, count in sorted(codes.items()))
     return report
 
@@ -239,9 +239,9 @@ def _parsers() -> dict[str, list[argparse.Action]]:
 
 
 def _sentence(rng: random.Random, parsers: dict[str, list[argparse.Action]]) -> list[str]:
-    """Return a verb, its words, and up to four of its options, with values by type, at edges or from elsewhere."""
+    """Return a command, its arguments, and up to four of its options, with valid, boundary or arbitrary values."""
     verb = rng.choice(sorted(parsers))
-    known = verb in VERBS and rng.random() < 0.5  # a right line, to which options are added
+    known = verb in VERBS and rng.random() < 0.5  # a valid command line, to which options are added
     actions, words = parsers[verb], [verb, *(VERBS[verb] if known else [])]
     for action in (one for one in actions if not known and not one.option_strings):
         count = rng.choice([0, 1, 1, 1, 2]) if action.nargs in ("*", "+") else 1

@@ -1,7 +1,7 @@
-"""A plugin of pytest (`-p covering`): which test runs which line of the library, and its seconds of the processor.
+"""pytest plugin (`-p covering`): record which test runs which line of the library, and its processor time in seconds.
 
-With the fixtures that are made for it: they are often what runs a line. The seconds are those of a test alone, with the
-fixtures of its file. Written by test file into the folder `MAPS`.
+Lines that run in a test's fixtures count for the test. The time of a test includes shared fixtures, as if it ran alone.
+One map per test file is written into the folder in the environment variable `MAPS`.
 """
 
 import hashlib
@@ -20,7 +20,7 @@ _cover.start()
 _texts = {path.relative_to(SRC).as_posix(): path.read_text() for path in SRC.rglob("*.py")}
 _seconds: dict[str, float] = {}
 _failed: set[str] = set()
-#: Seconds of fixtures of more than one test, by name, and the names of those that a test takes.
+#: Seconds of fixtures with a wider scope than one test, by name, and the names of the fixtures of each test.
 _shared: dict[str, float] = {}
 _taken: dict[str, list[str]] = {}
 
@@ -44,19 +44,19 @@ def pytest_fixture_setup(fixturedef: pytest.FixtureDef) -> Iterator[None]:
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
-    if not report.passed:  # what is skipped notices nothing
+    if not report.passed:  # skipped tests detect nothing
         _failed.add(report.nodeid)
 
 
 def pytest_sessionfinish() -> None:
-    """A map of each test file: what it was, its tests, and of each line of each module the tests that run it."""
+    """Write a map of each test file: its digest, the seconds of its tests, and the tests that run each line."""
     _cover.stop()
     data, maps = _cover.get_data(), Path(os.environ["MAPS"])
     files = {name.partition("::")[0] for name in _seconds}
     found: dict[str, dict[str, dict[int, list[str]]]] = {name: {} for name in files}
     for source in data.measured_files():
         name = Path(source).relative_to(SRC).as_posix()
-        if name not in _texts:  # a page's template, compiled under its own name
+        if name not in _texts:  # the template of a page, which is compiled under its own name
             continue
         for line, contexts in data.contexts_by_lineno(source).items():
             for test in sorted(set(contexts) & _seconds.keys() - _failed):

@@ -1,4 +1,4 @@
-"""Changed bytes and fields in finished folders of every kind, and folders from unknown sources."""
+"""Trials with changed bytes and fields in finished folders of every kind, with and without a seal."""
 
 import json
 import random
@@ -23,7 +23,7 @@ TINY += ["--model.name", "rnn", "--model.width", "4", "--training.evaluate_sampl
 
 
 def folders(place: Path) -> dict[str, Path]:
-    """A finished folder of every kind: a run, a sweep, an experiment with its pool, one without, and kept results."""
+    """Make a finished folder of every kind: a run, a sweep, an experiment, and two stored results."""
     commands = {
         "theorem": ["run", "multitask-theorem2", "--scale", "smoke"],
         "run": ["train", "umbrella", *TINY],
@@ -31,7 +31,9 @@ def folders(place: Path) -> dict[str, Path]:
     }
     with pytest.MonkeyPatch.context() as patch:
         for name, words in commands.items():
-            if name == "sweep":  # no interpreter is started for its workers; who draws figures starts other things
+            if (
+                name == "sweep"
+            ):  # workers are forked, which is faster than new interpreters; drawing figures needs the real Popen
                 patch.setattr(local.subprocess, "Popen", sweeps_crash.Forked)
             code = cli.main([*words, "--out", str(place / name), "-q"])
             assert code == 0, (name, code)
@@ -41,7 +43,7 @@ def folders(place: Path) -> dict[str, Path]:
 
 
 def altered(data: bytes, rng: random.Random) -> bytes:
-    """`data` with a few bytes changed, cut, doubled, moved or added; never the same."""
+    """Return `data` with a few bytes changed, cut, doubled, moved or added; it always differs from `data`."""
     while True:
         at, other = rng.randrange(len(data) + 1), rng.randrange(len(data) + 1)
         few = rng.randbytes(rng.choice((1, 1, 2, 8)))
@@ -65,7 +67,7 @@ def altered(data: bytes, rng: random.Random) -> bytes:
 
 
 def altered_field(data: bytes, rng: random.Random) -> bytes | None:
-    """A JSON text with one value changed, removed or added, in the form that we write; None if it is no such text."""
+    """Return a JSON document with one value changed or removed; None if `data` is no JSON or has no values."""
     try:
         document = json.loads(data)
     except ValueError:
@@ -98,8 +100,8 @@ def altered_field(data: bytes, rng: random.Random) -> bytes | None:
 
 @trial("mutations")
 def mutations(folder: Path, number: int, rng: random.Random) -> Report:
-    """A changed, exchanged, missing or planted file in a sealed folder must be found by its seal."""
-    report = Report("G6", "a changed byte or field, an exchanged or missing file, in every kind of folder")
+    """Change, swap or remove a file of a sealed folder: opening the seal must raise DamagedError."""
+    report = Report("G6", "a changed byte or field, or a swapped or missing file, in every kind of folder")
     kinds = folders(folder)
     files = {name: _named(path) for name, path in kinds.items()}
     assert all(open_sealed(path) is not None for path in kinds.values())
@@ -116,7 +118,7 @@ def mutations(folder: Path, number: int, rng: random.Random) -> Report:
         path.unlink()
         if rng.random() < 0.95:
             path.write_bytes(data)
-        elif path.name == SEAL:  # a folder without a seal is marked as such, and not damaged
+        elif path.name == SEAL:  # a folder without a seal is reported as unsealed, not as damaged
             path.write_bytes(before)
             continue
         report.trials += 1
@@ -140,8 +142,8 @@ def _named(folder: Path) -> list[Path]:
 
 @trial("bytes")
 def bytes_of_results(folder: Path, number: int, rng: random.Random) -> Report:
-    """So many single bytes of every file of the results that are kept, one at a time: `hmmscope check` must refuse them."""
-    report = Report("G6", "a single byte of every file of results/small, through `hmmscope check`")
+    """Change `number` bytes of every stored result, one at a time: `hmmscope check` must refuse the folder."""
+    report = Report("G6", "one changed byte at a time of every file of results/small, through `hmmscope check`")
     files = 0
     for kept in sorted(RESULTS.iterdir()):
         shutil.copytree(kept, place := folder / kept.name)
@@ -162,8 +164,8 @@ def bytes_of_results(folder: Path, number: int, rng: random.Random) -> Report:
 
 @trial("readings")
 def readings(folder: Path, number: int, rng: random.Random) -> Report:
-    """The verbs that read a folder, on one that is altered and has no seal: a line and an exit code, or an answer."""
-    report = Report("G9", "altered folders without a seal, through every verb that reads them")
+    """Read altered folders without a seal: commands must succeed, or print one line and give an exit code other than 70."""
+    report = Report("G9", "altered folders without a seal, through every command that reads them")
     kinds = folders(folder)
     verbs: dict[str, list[Callable[[Path], list[str]]]] = {
         "run": [lambda p: ["report", str(p), "-o", "x.html"], lambda p: ["check", str(p)]],

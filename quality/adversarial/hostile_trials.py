@@ -1,4 +1,4 @@
-"""Compressed files that grow without end, links in finished folders, calls from threads and other processes, wheels."""
+"""Trials with decompression bombs, links in finished folders, calls from threads and processes, and wheels."""
 
 import base64
 import bz2
@@ -34,9 +34,9 @@ from training_crash import fork, wait
 from trials import LONGEST, Report, place_of, trial
 
 ROOT = Path(__file__).parents[2]
-#: Most that one compressed file may take when it is unpacked: 1 GiB of it, twice for what is made of it.
+#: Memory that reading one compressed file may take: twice the limit of 1 GiB for its unpacked content.
 _MEMORY = 2 << 30
-#: Bytes that are written into a compressed file.
+#: Unpacked sizes of compressed files, in bytes.
 _SIZES = tuple(size << 20 for size in (1100, 2100))
 _NONE, _REFUSED, _WRONG = range(3)
 
@@ -57,9 +57,9 @@ def _npz_bomb(path: Path, size: int) -> None:
 
 @trial("bombs")
 def bombs(folder: Path, number: int, rng: random.Random) -> Report:
-    """Files of a few hundred kilobytes that unpack to gigabytes: refused in a line, in bounded time and memory."""
+    """Read small files that unpack to gigabytes: they must be refused in one line, in bounded time and memory."""
     report = Report(
-        "G9", "compressed files that unpack to gigabytes (xz, gzip, bzip2, npz), through every reader of them"
+        "G9", "compressed files that unpack to gigabytes (xz, gzip, bzip2, npz), through each of their readers"
     )
     most = 0
     readers: dict[str, list[Callable[[Path], Any]]] = {
@@ -108,9 +108,10 @@ def bombs(folder: Path, number: int, rng: random.Random) -> Report:
 
 @trial("links")
 def links(folder: Path, number: int, rng: random.Random) -> Report:
-    """A file or folder of a finished folder is a link: `check` refuses it, and no other verb follows it to an answer."""
+    """Replace a file or folder of a finished folder by a link: `check` must refuse it, no command may follow it silently."""
     report = Report(
-        "G9", "a file or folder in a finished folder that is a link (elsewhere, to nothing, to itself, to a device)"
+        "G9",
+        "a file or folder of a finished folder replaced by a link (to a copy, nothing, itself, a device or a system file)",
     )
     place = folder / "room"
     place.mkdir()
@@ -147,7 +148,7 @@ def links(folder: Path, number: int, rng: random.Random) -> Report:
 
 
 def answers(seed: int) -> str:
-    """A digest of what several public functions return, of numbers that a seed draws."""
+    """Return a digest of the results of several public functions on a random HMM and dataset."""
     rng = np.random.default_rng(seed)
     hmm = hs.make_process("random-hmm", num_states=int(rng.integers(2, 6)), num_symbols=3, seed=seed)
     dataset = hs.ProcessDataset(hmm, length=int(rng.integers(4, 40)), seed=seed)
@@ -179,9 +180,9 @@ def _in_fork(seed: int) -> str:
 
 @trial("callers")
 def callers(folder: Path, number: int, rng: random.Random) -> Report:
-    """The same calls alone, from eight threads at once, in forked and in spawned processes: the same bits."""
+    """Make the same calls alone, from eight threads, and in forked and spawned processes: the bits must be equal."""
     report = Report(
-        "G5", "public functions called from threads at once, and from forked and spawned processes: their bits"
+        "G5", "bits of public functions called from several threads at once, and from forked and spawned processes"
     )
     kinds: dict[str, int] = {}
     spawned = concurrent.futures.ProcessPoolExecutor(2, multiprocessing.get_context("spawn"))
@@ -207,9 +208,10 @@ def callers(folder: Path, number: int, rng: random.Random) -> Report:
 
 @trial("wheels")
 def wheels(folder: Path, number: int, rng: random.Random) -> Report:
-    """Each file of the three wheels: what is in the tree under its package and no more, its digest; nothing is run."""
+    """Build the three wheels twice: both builds must be equal, with exactly the files of the tree and their digests."""
     report = Report(
-        "G25", "files of the wheels of the three packages: those of the tree, by their digest, twice the same"
+        "G25",
+        "files in the wheels of the three packages: same files and digests as in the source, and equal in two builds",
     )
     for name, where in (
         ("hmmscope", ROOT),

@@ -1,4 +1,4 @@
-"""Inputs of strangers: configurations, files of every ending, text that acts, command lines, sizes beyond all memory."""
+"""Trials with untrusted input: configurations, corrupt files, HTML in text, random command lines, and oversized requests."""
 
 import contextlib
 import importlib
@@ -33,17 +33,17 @@ from hmmscope.text import visible
 from report_cases import HOSTILE, Tree, hostile_folder
 from trials import Report, trial
 
-#: An attempt that takes longer hangs; one that takes more memory than this above what was taken before is unbounded.
+#: Longest time of an attempt, in seconds, and largest growth of memory in a trial, in bytes.
 _LONGEST, _MEMORY = 5, 200 << 20
-#: Packages that the library cannot do without.
+#: Largest number of required packages.
 _MOST_REQUIRED = 6
 _FIELD = re.compile(r"[^:\s].*: ")
 
 
 @trial("configurations")
 def configurations(folder: Path, number: int, rng: random.Random) -> Report:
-    """Configurations with values of any kind anywhere: accepted as they are, or refused in a line that names the field."""
-    report = Report("G8", "configurations with wrong keys, types, numbers and texts")
+    """Parse configurations with random errors: each must be accepted, or refused in one line that names the field."""
+    report = Report("G8", "configurations with wrong keys, types, numbers and strings")
     accepted, slowest = 0, 0.0
     for _ in range(number):
         data, overrides = fuzzed(rng)
@@ -53,7 +53,7 @@ def configurations(folder: Path, number: int, rng: random.Random) -> Report:
             config = config_from_data(data, overrides)
             accepted += 1
             if config_from_data(json.loads(json.dumps(config.to_data()))) != config:
-                report.found("accepted, and is another one when it is written and read")
+                report.found("accepted, but differs after it is written and read")
         except InputError as error:
             line = str(error)
             if not line.isprintable() or len(line) > 900 or not _FIELD.match(line):
@@ -80,7 +80,7 @@ _READERS: dict[str, list[Any]] = {
 
 
 def seeds(place: Path) -> dict[str, list[bytes]]:
-    """Good files of every ending, to be spoilt."""
+    """Return the bytes of valid files by suffix, to be corrupted."""
     place.mkdir()
     made: dict[str, list[bytes]] = {}
     for ending in (".json", ".npz", ".safetensors"):
@@ -116,8 +116,8 @@ def _ring(signum: int, frame: FrameType | None) -> None:
 
 @trial("files")
 def files(folder: Path, number: int, rng: random.Random) -> Report:
-    """Spoilt files through every reader: read, or refused in a line; in bounded time and memory, and nothing is run."""
-    report = Report("G9", "spoilt files of every ending through every reader")
+    """Read corrupt files: each is read or refused in one line, in bounded time and memory, and makes no other file."""
+    report = Report("G9", "corrupt files of every format, through every reader")
     with contextlib.redirect_stdout(io.StringIO()):
         good = seeds(folder / "seeds")
     signal.signal(signal.SIGALRM, _ring)
@@ -149,7 +149,7 @@ def files(folder: Path, number: int, rng: random.Random) -> Report:
     if grown > _MEMORY:
         report.found(f"{grown >> 20} MiB of memory")
     if {path.name for path in folder.iterdir()} - {f"spoilt{ending}" for ending in _READERS} - {"grid.json"}:
-        report.found("a file was made that nobody asked for")
+        report.found("reading made another file")
     report.note = f"{read} read, the others refused; slowest {slowest:.2f} s, memory grew by {max(0, grown) >> 20} MiB"
     return report
 
@@ -201,13 +201,13 @@ _WORDS = [
         "/",
     ),
 ]
-#: Words of which the work may be long, or is not of this trial.
+#: Commands that may take long, or belong to other trials.
 _LONG = {"run", "look", "study"}
 
 
 @trial("commands")
 def commands(folder: Path, number: int, rng: random.Random) -> Report:
-    """Random words on the command line: an exit code of the table, one line of error, no traceback."""
+    """Run random words as command lines: each must give a documented exit code and at most one line of error."""
     report = Report("G8", "random words on the command line")
     signal.signal(signal.SIGALRM, _ring)
     codes: dict[int, int] = {}
@@ -241,8 +241,8 @@ def commands(folder: Path, number: int, rng: random.Random) -> Report:
 
 @trial("pages")
 def pages(folder: Path, number: int, rng: random.Random) -> Report:
-    """Text that acts, wherever text can stand in a report: the elements of the page stay those of a harmless one."""
-    report = Report("G10", "text that acts in every field of a report: its elements are those of a harmless one")
+    """Put HTML and scripts into every text of a report: the page must have the same elements as with plain text."""
+    report = Report("G10", "HTML and scripts in every text field of a report: same page elements as with plain text")
     plain = Tree(_page_of(folder / "plain", "harmless"))
     for at in range(number):
         payload = HOSTILE[at] if at < len(HOSTILE) else rng.choice(HOSTILE) + rng.choice(HOSTILE)
@@ -279,8 +279,8 @@ _OVERSIZE = [
 
 @trial("sizes")
 def sizes(folder: Path, number: int, rng: random.Random) -> Report:
-    """Requests far beyond this machine: refused at once, before anything is compiled, allocated or written."""
-    report = Report("G22", "requests that no memory or disk can hold, on a machine that compiles its kernels first")
+    """Make oversized requests: each must be refused within a second, before anything is compiled, allocated or written."""
+    report = Report("G22", "requests larger than any memory or disk, before kernels are compiled")
     for verb in ("infer", "run", "sample", "sweep", "train"):  # imported once
         importlib.import_module(f"hmmscope.lab.verbs.{verb}")
     registry.entries("experiment")
@@ -316,8 +316,8 @@ def sizes(folder: Path, number: int, rng: random.Random) -> Report:
 
 @trial("packages")
 def packages(folder: Path, number: int, rng: random.Random) -> Report:
-    """What the README's commands install: few packages are required, and each has one version and digests of its files."""
-    report = Report("G25", "packages that are installed: one version each, and every file by its SHA-256 digest")
+    """Check the packages that the README's commands install: few are required, and each has a version and file digests."""
+    report = Report("G25", "installed packages: one version each, and a SHA-256 digest of every file")
     found, required = supply.locked(supply.LOCKED), supply.names(supply.PROJECT["project"]["dependencies"])
     for name in list(found)[:number]:
         report.trials += 1

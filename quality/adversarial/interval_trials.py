@@ -1,4 +1,4 @@
-"""How often intervals cover, under the residuals of kept tables; and the alarm that numbers cannot be right."""
+"""Trials of the coverage of intervals on residuals of stored tables, and of the INVALID flag of evaluations."""
 
 import math
 import random
@@ -25,14 +25,14 @@ from hmmscope.processes.process import Process
 from hmmscope.storage.packed import read_tables
 from trials import Report, trial
 
-#: What every interval of 95 % must cover, of any law and size at which it is shown.
+#: Bounds on the coverage of each 95 % interval, for every method and sample size in `LAWS`.
 LEAST, MOST = 0.93, 0.97
-#: Two-sided, of a law and size that covers as it should: how rarely it is called broken.
+#: Standard errors by which a measured coverage may lie outside of these bounds.
 _SURE = 3.3
-#: Nats an observation of a planted leak, and of how many samples of how many symbols.
+#: Size of a planted leak in nats per observation, number of samples, and symbols per sample.
 _LEAK, _LEAK_SAMPLES, _LEAK_LENGTH = 0.02, 32, 64
 
-#: Both ends; None where all values are alike, and no interval is shown.
+#: Lower and upper end; None if all values are equal and no interval is shown.
 Ends = tuple[float, float] | None
 
 
@@ -42,7 +42,7 @@ def _mean(values: NDArray[np.float64]) -> Ends:
 
 
 def _ratio(values: NDArray[np.float64]) -> Ends:
-    """Two correlated means with the ratio 1/2: as losses of pieces over their lengths."""
+    """Return the interval of a ratio of two correlated means, minus the true ratio 1/2."""
     bottom = 1 + 0.2 * np.tanh(values)
     _, low, high = bootstrap_ratio(0.5 * bottom + 0.1 * values, bottom)
     return low - 0.5, high - 0.5
@@ -64,13 +64,13 @@ def _seeds(values: NDArray[np.float64]) -> Ends:
 
 
 def _one_seed(values: NDArray[np.float64]) -> Ends:
-    """One seed with an error from its samples, as where an experiment has one."""
+    """Return the interval of an effect from a single seed with an error from its samples."""
     _, low, high = bootstrap_means(values)
     found = Effect.pooled([EstimateWithError(float(values.mean()), float(high - low) / 2 / 1.959964)])
     return None if found.low is None or found.high is None else (found.low, found.high)
 
 
-#: Each law of an interval, and the sizes at which it is shown.
+#: Methods of intervals, and the sample sizes at which results show them.
 LAWS: dict[str, tuple[Callable[[NDArray[np.float64]], Ends], tuple[int, ...]]] = {
     "means over samples": (_mean, (2, 4, 8, 16, 32, 64, 99, 100, 256)),
     "ratios over pieces": (_ratio, (8, 16, 32, 64, 99, 100, 256)),
@@ -82,10 +82,10 @@ LAWS: dict[str, tuple[Callable[[NDArray[np.float64]], Ends], tuple[int, ...]]] =
 
 
 def residuals() -> list[NDArray[np.float64]]:
-    """Of each measure of the kept tables, what seeds differ by from the mean of their group; the mean of all is zero.
+    """Return the residuals of seeds from the mean of their group, for each measure of the stored tables, with mean zero.
 
-    Groups count whose spread is within a factor of two of the measure's median: each divided by its own spread, residuals of
-    few seeds would have no tails, and with all groups together those of the loudest only.
+    Residuals of a measure are divided by its median standard deviation. Groups outside of half to twice that deviation are
+    omitted, because they would dominate the tails. Division of each group by its own deviation would remove the tails.
     """
     found = []
     for kept in sorted(RESULTS.iterdir()):
@@ -100,7 +100,7 @@ def residuals() -> list[NDArray[np.float64]]:
 
 
 def _by_measure(rows: list[dict[str, Any]]) -> dict[tuple[str, ...], list[NDArray[np.float64]]]:
-    """The values of at least four seeds of everything that a table measures, by what is measured."""
+    """Return the values of groups of at least four seeds in a table, by measure."""
     groups: dict[tuple[str, ...], list[float]] = defaultdict(list)
     for row in rows:
         value = row.get("value")
@@ -119,8 +119,8 @@ def _by_measure(rows: list[dict[str, Any]]) -> dict[tuple[str, ...], list[NDArra
 
 @trial("coverage")
 def coverage(folder: Path, number: int, rng: random.Random) -> Report:
-    """Samples of residuals of a kept table, whose mean is zero: how often an interval of 95 % holds it, by law and size."""
-    report = Report("G34", "intervals of each law at each size, of samples drawn from the residuals of kept tables")
+    """Draw samples from residuals with mean zero: 95 % intervals must contain zero in 93 to 97 % of them."""
+    report = Report("G34", "intervals by every method and sample size, on samples of the residuals of stored tables")
     laws, drawn = residuals(), np.random.default_rng(rng.randrange(2**32))
     assert laws
     least, most = (1.0, ""), (0.0, "")
@@ -134,17 +134,15 @@ def coverage(folder: Path, number: int, rng: random.Random) -> Report:
             least, most = min(least, (share, f"{name} {size}")), max(most, (share, f"{name} {size}"))
             if not LEAST - error <= share <= MOST + error:
                 report.found(f"{name} of {size}: covers {share:.3f}")
-    report.note = (
-        f"{sum(len(sizes) for _, sizes in LAWS.values())} laws and sizes, {len(laws)} measures; least {least[0]:.3f} "
-    )
-    report.note += f"({least[1]}), most {most[0]:.3f} ({most[1]})"
+    report.note = f"{sum(len(sizes) for _, sizes in LAWS.values())} methods and sizes, {len(laws)} measures; "
+    report.note += f"least {least[0]:.3f} ({least[1]}), most {most[0]:.3f} ({most[1]})"
     return report
 
 
 def _clean(rng: random.Random) -> tuple[Process, Callable[[torch.Tensor], torch.Tensor]]:
-    """A process, and a model of it that is honest: the optimum, or one that errs in some way."""
+    """Return a random process and an honest model of it: the optimum or a worse predictor."""
     seed, kind = rng.randrange(2**31), rng.randrange(4)
-    if kind == 0:  # rare symbols, which a model that never expects them is seldom punished for
+    if kind == 0:  # rare symbols: a model that gives them no probability is seldom penalized
         rare = 10 ** -rng.uniform(1, 5)
         shift = torch.tensor([0.0, -rng.choice((2.0, 8.0, 30.0))])
         return HMM([1.0], [[1.0]], [[1 - rare, rare]]), lambda x: x + shift
@@ -154,8 +152,8 @@ def _clean(rng: random.Random) -> tuple[Process, Callable[[torch.Tensor], torch.
 
 @trial("alarms")
 def alarms(folder: Path, number: int, rng: random.Random) -> Report:
-    """Honest models, of any number of samples, are never INVALID; the note counts those that were."""
-    report = Report("G34", "INVALID of honest models, of 1 to 64 samples of 1 to 24 symbols")
+    """Evaluate honest models on few or many samples: none may be INVALID; the note counts evaluations by sample size."""
+    report = Report("G34", "INVALID flags of honest models, on 1 to 64 samples of 1 to 24 symbols")
     sizes: dict[int, int] = {}
     for _ in range(number):
         process, model = _clean(rng)
@@ -175,9 +173,9 @@ def alarms(folder: Path, number: int, rng: random.Random) -> Report:
 
 @trial("leaks")
 def leaks(folder: Path, number: int, rng: random.Random) -> Report:
-    """A model that knows a little of what comes, .02 nats an observation: at 32 samples it is INVALID in 99 % and more."""
+    """Evaluate models with leaked labels worth .02 nats per observation: at least 99 % must be INVALID."""
     report = Report(
-        "G34", f"leaks of {_LEAK} nats an observation, planted: {_LEAK_SAMPLES} samples of {_LEAK_LENGTH} symbols"
+        "G34", f"planted leaks of {_LEAK} nats per observation: {_LEAK_SAMPLES} samples of {_LEAK_LENGTH} symbols"
     )
     missed = 0
     for _ in range(number):
@@ -187,7 +185,7 @@ def leaks(folder: Path, number: int, rng: random.Random) -> Report:
         after = batch.observations[:, 1:, None].long()
         laws = Oracle(dataset)(batch.tokens).double().softmax(-1)[:, : after.shape[1]]
         truth = torch.zeros_like(laws).scatter_(2, after, 1.0)
-        low, high = 0.0, 1.0  # the part of the truth that gains so much in the mean
+        low, high = 0.0, 1.0  # the weight of the true label that gains `_LEAK` on average
         for _ in range(50):
             part = (low + high) / 2
             gain = ((1 - part) * laws + part * truth).log().sub(laws.log()).gather(2, after).mean()
@@ -199,12 +197,12 @@ def leaks(folder: Path, number: int, rng: random.Random) -> Report:
         missed += score.invalid is None
     if missed > 0.01 * number:
         report.found(f"{missed} of {number} were not noticed")
-    report.note = f"{number - missed} of {number} rang"
+    report.note = f"{number - missed} of {number} were flagged"
     return report
 
 
 class _Held(torch.nn.Module):
-    """Answers what it was given, whatever the tokens."""
+    """Return fixed logits for any tokens."""
 
     def __init__(self, logits: torch.Tensor) -> None:
         super().__init__()

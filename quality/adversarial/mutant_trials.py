@@ -1,4 +1,4 @@
-"""Mutants of the core: how many of them a test notices, by package."""
+"""Trials of mutants: how many of them the tests detect, by package."""
 
 import contextlib
 import importlib
@@ -15,14 +15,14 @@ import table
 from source_mutants import EQUIVALENT, ROOT, SRC, Mutant, drawn, tests_of
 from trials import Report, Trial, trial
 
-#: Tests of one mutant are asked, the shortest first, until they take so long together, seconds; then the process that runs
-#: them is ended after so many of processor time, and of any time.
+#: Total time of the tests that run on one mutant, the shortest first, and the limits of processor time and of wall time of
+#: the process that runs them; all in seconds.
 _ASKED, _PROCESSOR, _LONGEST = 15.0, 90.0, 900.0
 _WORDS = ("-x", "-q", "-n", "0", "-p", "no:cacheprovider", "-p", "no:timeout", "-p", "no:randomly")
-#: Where modules of tests are.
+#: Folders of test modules.
 _TESTS = tuple(str(ROOT / name) for name in ("tests", "quality", "papers/tests", "studies/tests"))
 _MARKS = "addopts=-m 'not gpu and not e2e and not slow and not soak and not slurm'"
-#: Imported once, before children are forked.
+#: Libraries imported once, before children are forked.
 _LIBRARIES = (
     "torch",
     "numba",
@@ -38,21 +38,21 @@ _HANGS = 98
 
 
 class Room:
-    """A copy of the sources, in which one file at a time is another.
+    """A copy of the sources in which one file at a time is replaced by a mutant.
 
     Args:
-        folder: where it is made.
+        folder: Folder of the copy.
     """
 
     def __init__(self, folder: Path) -> None:
         self.folder, self._fail = folder, {}
         shutil.copytree(SRC.parent, folder / "src", ignore=shutil.ignore_patterns("__pycache__"))
-        sys.dont_write_bytecode = False  # what is not changed is compiled once
+        sys.dont_write_bytecode = False  # unchanged modules are compiled once
         for name in _LIBRARIES:
             importlib.import_module(name)
 
     def noticed(self, mutant: Mutant, tests: Sequence[str]) -> str:
-        """The test that fails with the mutant in the place of its file, and passes without it; empty if none does."""
+        """Return the first test that fails on the mutant but passes without it; empty if there is none."""
         asked = [test for test in tests if not self._fail.get(test)]
         while asked:
             if not (first := self._failing(asked, mutant)):
@@ -66,7 +66,7 @@ class Room:
         return ""
 
     def _failing(self, tests: Sequence[str], mutant: Mutant | None) -> str:
-        """The first of these tests that fails, in a process of its own; "no end" of one that is ended."""
+        """Run tests in a new process and return the first that fails; "no end" if the process was killed."""
         said = self.folder / "failed"
         said.write_text("")
         path = self.folder / "src" / "hmmscope" / mutant.file if mutant else None
@@ -82,18 +82,20 @@ class Room:
         code = _waited(child)
         if path:
             path.write_text(before)
-            for stale in (path.parent / "__pycache__").glob(f"{path.stem}.*"):  # of the same second and size, it may be
+            for stale in (path.parent / "__pycache__").glob(
+                f"{path.stem}.*"
+            ):  # it may have the same time stamp and size
                 stale.unlink()
         shutil.rmtree(self.folder / "tests", ignore_errors=True)
         return "" if code == 0 else said.read_text() or ("no end" if code == _HANGS else tests[0])
 
     def _run(self, tests: Sequence[str], said: Path) -> None:
-        signal.setitimer(signal.ITIMER_PROF, _PROCESSOR)  # ends it as a kill does
+        signal.setitimer(signal.ITIMER_PROF, _PROCESSOR)  # SIGPROF kills the process
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         os.dup2(1, 2)
         os.chdir(ROOT)
         sys.path[:] = [str(self.folder / "src"), *(one for one in sys.path if not one.startswith(_TESTS))]
-        os.environ["PYTHONPATH"] = sys.path[0]  # of processes that tests start
+        os.environ["PYTHONPATH"] = sys.path[0]  # for processes that tests start
         for name, module in list(sys.modules.items()):
             file = str(getattr(module, "__file__", None) or "")
             if name.partition(".")[0].startswith("hmmscope") or file.startswith(_TESTS):
@@ -110,7 +112,7 @@ class Room:
 
 
 def _waited(child: int) -> int:
-    """How it ended; one that takes too long is ended, with what it started."""
+    """Return the exit code of a child; if it takes too long, kill it and its children."""
     until = time.monotonic() + _LONGEST
     ended, status = os.waitpid(child, os.WNOHANG)
     while not ended and time.monotonic() < until:
@@ -125,7 +127,7 @@ def _waited(child: int) -> int:
 
 
 def chosen(seconds: dict[str, float]) -> list[str]:
-    """Tests in their order as long as they take no longer together than is asked, and the first in any case."""
+    """Return the first test, and further ones while their total time is at most `_ASKED`."""
     asked: list[str] = []
     total = 0.0
     for name, one in seconds.items():
@@ -137,7 +139,7 @@ def chosen(seconds: dict[str, float]) -> list[str]:
 
 def of_package(package: str) -> Trial:
     def mutants_of(folder: Path, number: int, rng: random.Random) -> Report:
-        """Mutants drawn by seed, each under the tests that run its line: how many are noticed."""
+        """Draw mutants and run, on each, tests that execute the changed line; undetected mutants are violations."""
         report = Report("G16", table.of_mutants(package))
         room = Room(folder)
         noticed = equivalent = 0
@@ -152,7 +154,7 @@ def of_package(package: str) -> Trial:
                 noticed += 1
             else:
                 report.found(f"{mutant.file}:{mutant.line}: {mutant.what}" + " (no test runs it)" * (not tests))
-        report.note = f"{noticed} noticed, {equivalent} equivalent"
+        report.note = f"{noticed} detected, {equivalent} equivalent"
         return report
 
     return mutants_of

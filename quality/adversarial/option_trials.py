@@ -1,4 +1,4 @@
-"""Every option of every verb, with values by type at their edges."""
+"""Trials of every command-line option with boundary values of its type."""
 
 import argparse
 import contextlib
@@ -13,7 +13,7 @@ from hmmscope.training.spec import TrainingSpec
 from trials import Report, bounded, trial
 from typed_trials import TEXTS
 
-#: Verbs of which every call is short, or that say with --dry-run what they would do.
+#: Arguments with which each command is short, by command.
 VERBS: dict[str, list[str]] = {
     "show": ["umbrella"],
     "sample": ["umbrella", "-n", "2", "--length", "4"],
@@ -50,13 +50,13 @@ _SIZES = [
 
 
 def options_of(verb: str) -> list[argparse.Action]:
-    """The options and words of a verb, as its parser has them."""
+    """Return the options and positional arguments of a command from its parser."""
     parsers = next(one for one in cli.build_parser()._actions if isinstance(one, argparse._SubParsersAction))
     return [one for one in parsers.choices[verb]._actions if one.dest not in ("help", "quiet")]
 
 
 def given(action: argparse.Action, rng: random.Random) -> list[str]:
-    """An option with a value by its type, at its edges."""
+    """Return an option with boundary values of its type."""
     if action.nargs == 0:
         return [action.option_strings[-1]]
     if action.choices and rng.random() < 0.5:
@@ -90,8 +90,8 @@ def run_line(words: list[str], what: str, report: Report, said: io.StringIO, cod
 
 @trial("options")
 def options(folder: Path, number: int, rng: random.Random) -> Report:
-    """Every option of every verb with values by type: an answer, or a line with its exit code, in bounded time."""
-    report = Report("G32", "every option and field on the command line, with values by type at their edges")
+    """Run commands with random options: each must succeed, or print one line and give an exit code, in bounded time."""
+    report = Report("G32", "every option and field on the command line, with boundary values of its type")
     place = folder / "room"
     place.mkdir()
     fields = {name: [one.name for one in dataclasses.fields(TrainingSpec)] for name in ("train", "sweep", "run")}
@@ -103,7 +103,7 @@ def options(folder: Path, number: int, rng: random.Random) -> Report:
         Path("kept").symlink_to(RESULTS / "limits-table1")
         entry = ["benchmark", "rnn", "--tasks", "parity", "--steps", "1", "--out", "cards/entry", "-q"]
         assert cli.main(entry) == 0
-        for verb, words in VERBS.items():  # once, so that nothing is compiled while it is timed
+        for verb, words in VERBS.items():  # once, so that no compilation is timed
             assert cli.main([verb, *words]) in (0, 4, 5), verb
             for made in place.glob("x*"):
                 made.unlink()

@@ -1,7 +1,7 @@
-"""A plugin of pytest: a tenth of the tests, in an order that is drawn from the seed of the laboratory.
+"""pytest plugin: run a tenth of the tests, in an order drawn from the seed of the laboratory.
 
-A test that fails only after certain others, or now and then, is found when the suite is run often and never in the same
-order. Tests of a file stay together, so that what they share is made once.
+Many runs in different orders find tests that fail intermittently or only after certain other tests. Tests of a file stay
+together, so that shared fixtures are made once.
 """
 
 import os
@@ -18,14 +18,14 @@ Item = TypeVar("Item")
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Keep those that are drawn, of what is not deselected for another reason."""
+    """Keep the drawn tests among those that are not deselected for another reason."""
     kept = drawn(items, lambda item: item.path, os.environ[SEED])
     config.hook.pytest_deselected(items=[item for item in items if item not in set(kept)])
     items[:] = kept
 
 
 def drawn(items: Sequence[Item], file_of: Callable[[Item], object], seed: str) -> list[Item]:
-    """A tenth: all files in a random order, the tests of each too, and of those the first."""
+    """Return the first tenth of the tests, after shuffling the files and the tests in each file."""
     rng, files = random.Random(seed), dict[object, list[Item]]()
     for item in items:
         files.setdefault(file_of(item), []).append(item)

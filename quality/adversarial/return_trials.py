@@ -1,4 +1,4 @@
-"""Whatever is saved comes back equal."""
+"""Trials of saving and loading: the loaded object must equal the saved one."""
 
 import json
 import math
@@ -22,7 +22,7 @@ from typed_trials import document
 
 
 def name(rng: random.Random) -> str:
-    """A name that a symbol may have."""
+    """Return a random name of a symbol."""
     letters = string.ascii_letters + string.digits + "éß漢字😀 _-.,;:'\"\\/<>&|٣"
     return "".join(rng.choice(letters) for _ in range(rng.choice((1, 1, 2, 5, 30)))).strip() or "x"
 
@@ -49,7 +49,7 @@ def back_hmm(folder: Path, rng: random.Random) -> str | None:
 
 
 def back_process(folder: Path, rng: random.Random) -> str | None:
-    """Of every registered kind that is saved."""
+    """Save and load a registered process; processes that cannot be made or saved are skipped."""
     kind = rng.choice(sorted(registry.entries("process")))
     try:
         made = hs.make_process(kind, **({"seed": rng.randrange(100)} if rng.random() < 0.5 else {}))
@@ -67,7 +67,7 @@ def back_sequences(folder: Path, rng: random.Random) -> str | None:
     size = rng.randrange(1, 8)
     names = list(dict.fromkeys(name(rng) for _ in range(size)))
     size = len(names)
-    used = range(rng.randrange(1, size + 1))  # the last ones may never be seen
+    used = range(rng.randrange(1, size + 1))  # the last symbols may not occur
     gaps = rng.random() < 0.4
     rows: list[list[Any]] = [
         [None if gaps and rng.random() < 0.2 else rng.choice(used) for _ in range(rng.choice((1, 1, 2, 3, 9, 40)))]
@@ -81,7 +81,7 @@ def back_sequences(folder: Path, rng: random.Random) -> str | None:
         rows, symbols = [[-1 if v is None else v for v in row] for row in rows], size
     try:
         made = SequenceData(rows, symbols=symbols, missing=[None] if symbols is names else -1)
-    except HmmscopeError:  # one symbol a row may be read in two ways, or a name stands for no value
+    except HmmscopeError:  # rows of one symbol are ambiguous, and a name may stand for a missing value
         return None
     path = folder / f"x{rng.choice(('.npz', '.safetensors', '.jsonl'))}"
     made.save(path)
@@ -92,7 +92,7 @@ def back_sequences(folder: Path, rng: random.Random) -> str | None:
 
 
 def back_json(folder: Path, rng: random.Random) -> str | None:
-    """Documents, tables and tensors of the store."""
+    """Write and read a document, a table or tensors with `hmmscope.storage.store`."""
 
     def clean(value: Any) -> Any:
         if isinstance(value, float) and not math.isfinite(value):
@@ -128,7 +128,7 @@ def back_json(folder: Path, rng: random.Random) -> str | None:
 
 
 def back_spec(folder: Path, rng: random.Random) -> str | None:
-    """Specs, findings and figures as plain data."""
+    """Convert a spec of a process, layout or model to JSON and back."""
     kind = rng.choice(("process", "layout", "model"))
     try:
         made = registry.build_spec(kind, {"name": rng.choice(sorted(registry.entries(kind)))}, kind)
@@ -138,14 +138,16 @@ def back_spec(folder: Path, rng: random.Random) -> str | None:
     return None if registry.build_spec(kind, data, kind) == made else str(data)
 
 
-#: Processes are few and dear to make: they take a hundredth of the turns.
+#: Checks to draw from. A hundredth of them are processes, because processes are few and slow to make.
 BACK = [back_process, *[back_hmm, back_sequences, back_sequences, back_json, back_spec] * 20]
 
 
 @trial("round-trips")
 def round_trips(folder: Path, number: int, rng: random.Random) -> Report:
-    """Random things of every kind that can be saved, in each format: what is read back is equal."""
-    report = Report("G33", "HMMs, processes, sequences, documents, tables, tensors and specs, in each format")
+    """Save and load random objects of every kind, in each format; the loaded object must be equal."""
+    report = Report(
+        "G33", "saved and loaded HMMs, processes, sequences, documents, tables, tensors and specs, in each format"
+    )
     place = folder / "room"
     place.mkdir()
     counts: dict[str, int] = {}

@@ -1,4 +1,4 @@
-"""Trainings, sweeps and commands that are killed or told to stop, and must end as if nothing had happened."""
+"""Trials of trainings, sweeps and commands that get a signal; the final result must not depend on it."""
 
 import mmap
 import os
@@ -33,8 +33,8 @@ from trials import Report, trial
 
 @trial("trainings")
 def trainings(folder: Path, number: int, rng: random.Random) -> Report:
-    """SIGKILL of trainings at random instants; resumed until they end, all files that a seed fixes have the same bytes."""
-    report = Report("G3", "trainings killed at random instants and resumed: weights, moments, journal and score")
+    """Kill trainings at random times and resume them: the deterministic files must have the same bytes at the end."""
+    report = Report("G3", "trainings killed at random times and resumed: weights, optimizer moments, metrics and score")
     found = training_crash.kills(folder, number, rng.randrange(2**30))
     report.trials = found["killed"]
     for name in found["different"]:
@@ -45,32 +45,32 @@ def trainings(folder: Path, number: int, rng: random.Random) -> Report:
 
 @trial("resizes")
 def resizes(folder: Path, number: int, rng: random.Random) -> Report:
-    """A training of one process goes on with two, with four and with one again, each ended in mid-run: the same bytes."""
-    report = Report("G4", "trainings that are ended at random steps and go on: 1, 2, 4, 1 processes")
+    """Stop a training of one process and resume it with two, four and one processes: the files must have the same bytes."""
+    report = Report("G4", "trainings stopped at random steps and resumed, with 1, 2, 4 and 1 processes")
     several.verb.train = several.trained  # type: ignore[assignment]
     last, settings = several.NUM_STEPS, several.EXACT
     several.train(folder / "whole", 1, settings)
     whole = several.fingerprint(folder / "whole" / "run", last)
     for at in range(number):
         place, killed = folder / str(at), rng.random() < 0.5
-        stops = sorted(rng.sample(range(8, last), 3))  # the first checkpoint is of step 7
+        stops = sorted(rng.sample(range(8, last), 3))  # the first checkpoint is at step 7
         for size, step in zip((1, 2, 4), stops, strict=True):
             end = several.die if killed else lambda: os.kill(os.getpid(), signal.SIGTERM)
             ended = several.train(place, size, settings, before=several.at_step(step, rng.randrange(size), end))
             if 0 in ended["codes"]:
-                report.found(f"{size} processes were to end at step {step}: {ended['codes']}")
+                report.found(f"{size} processes did not stop at step {step}: {ended['codes']}")
         ended = several.train(place, 1, settings)
         report.trials += 1
         if ended["codes"] != [0] or several.fingerprint(place / "run", last) != whole:
-            report.found(f"ended at {stops}, {'killed' if killed else 'told to stop'}: {ended}")
+            report.found(f"ended at {stops}, {'killed' if killed else 'terminated'}: {ended}")
         shutil.rmtree(place)
     return report
 
 
 @trial("interrupts")
 def interrupts(folder: Path, number: int, rng: random.Random) -> Report:
-    """SIGINT and SIGTERM of a training at random instants: its exit code, no traceback, and it goes on to the same bytes."""
-    report = Report("G19", "SIGINT and SIGTERM of a training at random instants")
+    """Send SIGINT or SIGTERM to a training: it must exit without a traceback, and resume to the same bytes."""
+    report = Report("G19", "SIGINT and SIGTERM at random times of a training")
     found = training_crash.signals(folder, number, rng.randrange(2**30))
     report.trials = number
     for repeat, code, error in found["wrong"]:
@@ -81,8 +81,8 @@ def interrupts(folder: Path, number: int, rng: random.Random) -> Report:
 
 @trial("reset_mask")
 def starts(folder: Path, number: int, rng: random.Random) -> Report:
-    """Ctrl-C of a command in its first moments and its last, as a process: no traceback, and no other exit code."""
-    report = Report("G19", "Ctrl-C of `hmmscope show` at any instant of the process")
+    """Send SIGINT to a command at any time from its start to its end: no traceback, and no wrong exit code."""
+    report = Report("G19", "Ctrl-C at a random time of the process `hmmscope show`")
     begun = time.monotonic()
     words = [sys.executable, "-m", "hmmscope", "show", "models"]
     subprocess.run(words, capture_output=True, check=True)
@@ -94,18 +94,18 @@ def starts(folder: Path, number: int, rng: random.Random) -> Report:
         child.send_signal(signal.SIGINT)
         error, code = child.communicate()[1], child.returncode
         if "hmmscope" not in error and "Traceback" in error:
-            early += 1  # Python itself, before a line of ours
+            early += 1  # Python itself was still starting
         elif "Traceback" in error or code not in (0, 130, -signal.SIGINT):
             report.found(f"{code}: {error[-200:]}")
-    report.note = f"{early} more struck while Python itself was starting, which prints a traceback of its own"
+    report.note = f"{early} more arrived while Python itself was starting, which prints a traceback of its own"
     report.trials -= early
     return report
 
 
 @trial("sweeps")
 def sweeps(folder: Path, number: int, rng: random.Random) -> Report:
-    """SIGKILL of processes of local sweeps: the same table, byte for byte, nothing lost, doubled or left."""
-    report = Report("G17", "workers, fork servers and drivers of local sweeps killed at random instants")
+    """Kill processes of local sweeps: the table must have the same bytes, with each run once and no process left."""
+    report = Report("G17", "workers, fork servers and drivers of local sweeps killed at random times")
     real = local.subprocess.Popen
     local.subprocess.Popen = sweeps_crash.Forked  # type: ignore[misc, assignment]
     try:
@@ -132,10 +132,8 @@ _SILENCE = 5.0
 
 @trial("runs")
 def runs(folder: Path, number: int, rng: random.Random) -> Report:
-    """One long sweep, of whose workers one in a hundred is killed or stopped: each run as in one that nobody disturbs."""
-    report = Report(
-        "G17", "runs of one sweep, one in a hundred of whose workers is killed, or stopped and never goes on"
-    )
+    """Kill or stop one worker in a hundred of a long sweep: each run must equal that of an undisturbed sweep."""
+    report = Report("G17", "runs of one sweep in which one worker in a hundred is killed, or stopped forever")
     grid_of = {"base": sweeps_crash.BASE, "vary": {"seed": list(range(number))}}
     points, outs = grid.expand(grid_of, {}), [folder / "whole", folder / "attacked"]
     struck = {signal.SIGKILL: 0, signal.SIGSTOP: 0}
@@ -163,11 +161,11 @@ def runs(folder: Path, number: int, rng: random.Random) -> Report:
             if status:
                 report.found(f"{out.name}: the driver ended with {status}")
     report.trials = number
-    # the last of the points is left out by `fingerprint`, where it is one that diverges
+    # `fingerprint` omits the last point, because it diverges in other sweeps
     whole, attacked = (sweeps_crash.fingerprint([*points, points[0]], out) for out in outs)
     for name in sorted(whole.keys() | attacked.keys()):
         if whole.get(name) != attacked.get(name):
-            report.found(f"{name} is another")
+            report.found(f"{name} differs")
     steps = list(range(1, sweeps_crash.NUM_STEPS + 1))
     for point in points:
         if sweeps_crash.steps_of(outs[1], point) != steps:
@@ -183,20 +181,20 @@ def _drive(points: Any, out: Path) -> int:
     return int(any(row["state"] != "done" for row in rows))
 
 
-#: A state of 9.7 MB, weights and two moments of each, and little else to do.
+#: Configuration with checkpoints of 9.7 MB (weights and two moments each) and short steps.
 _HEAVY = training_crash.CONFIG | {
     "model": {"name": "roformer", "num_layers": 1, "num_heads": 2, "width": 256, "mlp_ratio": 4},
     "training": training_crash.CONFIG["training"] | {"num_steps": 8, "checkpoint_every": 4, "evaluate_every": 8},
 }
-#: Seconds of processor time that a resumption may cost.
+#: Largest additional processor time of a resumption, in seconds.
 _DEAREST = 2.0
 
 
 @trial("resumptions")
 def resumptions(folder: Path, number: int, rng: random.Random) -> Report:
-    """Trainings that are killed after a checkpoint and go on: processor time compared with that of uninterrupted ones."""
+    """Kill trainings after a checkpoint and resume them: compare their processor time with uninterrupted trainings."""
     report = Report(
-        "G21", "trainings with 10 MB of state, killed and resumed: processor time beside uninterrupted ones"
+        "G21", "trainings with 10 MB of state, killed and resumed: processor time compared with uninterrupted ones"
     )
     config, wholes, costs = config_from_data(_HEAVY), [], []
 
@@ -220,12 +218,14 @@ def resumptions(folder: Path, number: int, rng: random.Random) -> Report:
         if cost - whole > _DEAREST:
             report.found(f"a resumption cost {cost - whole:.2f} s of processor time")
     ratio, dearest = statistics.median(costs) / whole, max(costs) - whole
-    report.note = f"{ratio:.2f} times the processor time of {whole:.2f} s; the dearest resumption {dearest:.2f} s"
+    report.note = (
+        f"{ratio:.2f} times the processor time of {whole:.2f} s; the most expensive resumption {dearest:.2f} s"
+    )
     return report
 
 
 def _die_in(step: int) -> None:
-    """Have a training step of this process killed."""
+    """Kill this process at a training step."""
     loss, calls = updates.target_loss, 0
 
     def deadly(*given: Any, **options: Any) -> Any:
@@ -240,14 +240,14 @@ def _die_in(step: int) -> None:
 
 @trial("drivers")
 def drivers(folder: Path, number: int, rng: random.Random) -> Report:
-    """Two drivers of one sweep that meet where its grid is changed: one at a time, and the grid has all points."""
+    """Let two drivers extend one sweep at once: only one may be in the locked section, and the grid must get all points."""
     report = Report(
-        "G18", "two drivers that extend one sweep at once, each waiting for the other inside the locked section"
+        "G18", "two drivers that extend one sweep at once; each waits for the other inside the locked section"
     )
     sides = [["1e-3", "2e-3"], ["1e-3", "2e-3", "3e-3"]]
     grids = [grid.expand({"base": None, "vary": {"training.learning_rate": side}}, {}) for side in sides]
     for attempt in range(number):
-        out, inside = folder / str(attempt), mmap.mmap(-1, 4)  # how many are inside, whether two were, who is there
+        out, inside = folder / str(attempt), mmap.mmap(-1, 4)  # number inside, whether two were inside, who has started
         grid.make_folder(out, grids[0], shared=True)
 
         def extend(side: int, out: Path = out, inside: mmap.mmap = inside) -> None:
@@ -256,7 +256,7 @@ def drivers(folder: Path, number: int, rng: random.Random) -> Report:
             def read(where: Path) -> Any:
                 inside[0] += 1
                 until = time.monotonic() + 0.15
-                while time.monotonic() < until:  # as long as it takes the other to come in, if it could
+                while time.monotonic() < until:  # long enough for the other to enter if it could
                     inside[1] |= inside[0] > 1
                     time.sleep(0.001)
                 inside[0] -= 1
@@ -264,7 +264,7 @@ def drivers(folder: Path, number: int, rng: random.Random) -> Report:
 
             grid._read_grid = read  # type: ignore[assignment]
             inside[2 + side] = 1
-            while not (inside[2] and inside[3]):  # a busy machine begins one long after the other
+            while not (inside[2] and inside[3]):  # on a busy machine one may start much later
                 time.sleep(0.001)
             grid.extend_folder(out, grids[side], shared=True)
             os._exit(0)
@@ -279,7 +279,7 @@ def drivers(folder: Path, number: int, rng: random.Random) -> Report:
 
 
 class _Asleep:
-    """In place of the fork server: its worker sleeps until it is killed."""
+    """Replacement of the fork server with a worker that sleeps until it is killed."""
 
     def fork(self, task: Any, log: int) -> socket.socket:
         ours, theirs = socket.socketpair()
@@ -296,8 +296,8 @@ class _Asleep:
 
 @trial("jumps")
 def jumps(folder: Path, number: int, rng: random.Random) -> Report:
-    """A watched worker while the wall clock and the clock of its files jump: killed if and only if it is silent."""
-    report = Report("G31", "wall clocks and dates of files that jump by hours and days while a worker is watched")
+    """Let the wall clock and file dates jump: a watched worker must be killed if and only if it makes no progress."""
+    report = Report("G31", "wall clocks and file dates that jump by hours and days while a worker is watched")
     limit, killed = 10.0, 0
     for at in range(number):
         task = RunTask(folder / str(at), "run")
@@ -305,7 +305,7 @@ def jumps(folder: Path, number: int, rng: random.Random) -> Report:
         journal.parent.mkdir(parents=True)
         wall, now = 1.8e9, 1000.0
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(time, "time", lambda: wall)  # noqa: B023 - as it is when it is called
+            patch.setattr(time, "time", lambda: wall)  # noqa: B023 - the value at the time of the call
             patch.setattr(time, "monotonic", lambda: now)  # noqa: B023
             job, seen, outcome = local.Job(_Asleep(), task, heartbeat_timeout=limit), now, None  # type: ignore[arg-type]
             for look in range(20):
@@ -329,5 +329,5 @@ def jumps(folder: Path, number: int, rng: random.Random) -> Report:
                 job.wait(0)
         report.trials += 1
         shutil.rmtree(task.out)
-    report.note = f"{killed} were silent and killed, the others lived for 20 looks"
+    report.note = f"{killed} stalled and were killed, the others survived 20 checks"
     return report

@@ -1,7 +1,8 @@
-"""Where harm is done: a process that can write one folder in memory and nothing else, and reach nobody.
+"""Sandbox for destructive trials: a process that can write only to one folder in memory and has no network.
 
-It has its own mounts (all read-only but the folder and an empty /dev/shm, devices among them), processes and network, which
-is itself alone, no privileges, and limits of memory and time. Without such a sandbox the laboratory runs nothing.
+It has its own mount, process and network namespaces, no privileges, and limits of memory and time. All mounts except the
+folder and an empty /dev/shm are read-only. The network has only the loopback interface. The laboratory runs no trial
+outside of the sandbox.
 """
 
 import os
@@ -11,11 +12,11 @@ import tempfile
 from pathlib import Path
 
 ROOM = Path("/tmp/hmmscope-laboratory")
-#: Compiled kernels, a copy of which each sandbox is given: compiling them takes longer than most trials.
+#: Compiled kernels. Each sandbox gets a copy, because compiling them takes longer than most trials.
 KERNELS = Path.home() / ".cache" / "hmmscope-laboratory"
 INSIDE = "HMMSCOPE_LABORATORY"
 _MEMORY, _PROCESSES = 12 << 30, 2048
-#: File systems inside the room: a small one, to be filled, and one that nobody can write to.
+#: File systems inside the folder: a small one to be filled, and a read-only one.
 FULL, READ_ONLY, FULL_BYTES = ROOM / "full", ROOM / "readonly", 64 << 20
 _MOUNTS = r"""
 set -e
@@ -37,7 +38,7 @@ exec prlimit --nproc={processes} --as={memory} --core=0 \
 
 
 def inside() -> bool:
-    """Whether this process is in the sandbox, which is tried and not believed: nothing can be made outside of the room."""
+    """Return whether this process is in the sandbox; tested by trying to make folders outside of it."""
     if os.environ.get(INSIDE) != "1":
         return False
     for place in ("/", "/dev", "/tmp", os.path.dirname(__file__)):
@@ -50,7 +51,7 @@ def inside() -> bool:
 
 
 def compile_kernels() -> None:
-    """Compile what most trials call, outside of the sandbox, unless it is there."""
+    """Compile the kernels of most trials outside of the sandbox, unless they are in the cache."""
     KERNELS.mkdir(mode=0o700, parents=True, exist_ok=True)
     words = ["train", "umbrella", "--training.num_steps", "1", "--training.evaluate_samples", "4", "--out", "run", "-q"]
     with tempfile.TemporaryDirectory() as folder:
@@ -60,9 +61,9 @@ def compile_kernels() -> None:
 
 
 def run(words: list[str], seconds: float, *, bounded: bool = True) -> subprocess.CompletedProcess[str]:
-    """Run python with these words in a new sandbox; its output is kept, what it wrote is gone.
+    """Run Python with the arguments `words` in a new sandbox; its output is returned, and its files are lost.
 
-    Browsers reserve more addresses than any bound on memory allows: they are not `bounded`.
+    Pass `bounded=False` for browsers, because they reserve more address space than the limit of memory allows.
     """
     ROOM.mkdir(mode=0o700, exist_ok=True)
     user = [] if os.geteuid() == 0 else ["--user", "--map-root-user"]

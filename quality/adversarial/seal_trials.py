@@ -1,4 +1,4 @@
-"""What no seal covers: every kind of file with a changed byte through every verb that reads it, and refused commands."""
+"""Trials of seals: changed files through every command that reads them, files without a checksum, and refused commands."""
 
 import contextlib
 import hashlib
@@ -27,7 +27,7 @@ DECODER = ["--model.name", "decoder", "--model.width", "8", "--model.num_layers"
 STUDY = ["--states", "1,2", "--restarts", "1", "--iterations", "2", "--networks", "rnn"]
 STUDY += ["--max_steps", "2", "--order", "1"]
 
-#: How each folder is made, all of one room; a list of commands.
+#: Commands that make each folder, in one working directory.
 MADE = {
     "run": [
         ["train", "umbrella", *SHORT, *DECODER, "--training.checkpoint_every", "1", "--out", "run"],
@@ -47,7 +47,7 @@ MADE = {
         ["benchmark", "--leaderboard", "bench"],
     ],
 }
-#: The verbs that read each folder; what they write lies beside it or, where they go on with it, in it.
+#: Commands that read each folder. They write next to it or, if they resume it, into it.
 READ: dict[str, list[list[str]]] = {
     "run": [
         ["check", "run"],
@@ -99,15 +99,15 @@ READ: dict[str, list[list[str]]] = {
         ["claims", "kept"],
     ],
 }
-#: Seconds after which a command is said to hang, and the code that stands for it.
+#: Seconds after which a command counts as hanging, and the code that stands for it.
 _LONGEST, _HANGS = 300, 99
 _POPEN = subprocess.Popen
-#: Held by who is at work, and emptied: no file of a folder.
+#: Lock files of running commands; they are not content of a folder.
 _LOCKS = ("lock", "grid.lock")
 
 
 def _started(*words: Any, **options: Any) -> Any:
-    """A worker is forked; whatever else is started, is started."""
+    """Fork workers of sweeps; start all other processes as usual."""
     return sweeps_crash.Forked(*words, **options) if {"stdin", "env"} <= options.keys() else _POPEN(*words, **options)
 
 
@@ -116,7 +116,7 @@ class _HangError(BaseException):
 
 
 def rooms(place: Path) -> list[str]:
-    """A finished folder of every kind in a room; their names."""
+    """Make a finished folder of every kind in `place` and return their names."""
     with contextlib.chdir(place), pytest.MonkeyPatch.context() as patch:
         patch.setattr(local.subprocess, "Popen", _started)
         for words in (
@@ -130,7 +130,7 @@ def rooms(place: Path) -> list[str]:
 
 
 def called(words: list[str]) -> tuple[int, str, set[Path]]:
-    """How a command ended in this process, what it said, and which files it read."""
+    """Run a command in this process; return its exit code, its output, and the files that it read."""
     read: set[Path] = set()
     real, said = disk.reading, io.StringIO()
 
@@ -164,7 +164,7 @@ def files_of(folder: Path) -> list[Path]:
 
 
 def tree(place: Path) -> dict[str, str]:
-    """The digest of every file, the name of every folder."""
+    """Return the digest of every file, and "folder" for every folder, by path."""
     return {
         path.relative_to(place).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
         if path.is_file()
@@ -176,10 +176,8 @@ def tree(place: Path) -> dict[str, str]:
 
 @trial("folders")
 def folders(folder: Path, number: int, rng: random.Random) -> Report:
-    """Every folder that a verb makes, as it leaves it: `check` of it ends with 0 and says that all files are covered."""
-    report = Report(
-        "G28", "every kind of folder that a verb writes, pools and submissions in them too: what `check` says"
-    )
+    """Check every folder that a command makes: `check` must give 0 and report that all files have checksums."""
+    report = Report("G28", "every kind of folder that a command writes, with pools and submissions: report of `check`")
     place = folder / "room"
     place.mkdir()
     rooms(place)
@@ -197,16 +195,16 @@ def folders(folder: Path, number: int, rng: random.Random) -> Report:
         if code or not counts:
             report.found(f"check {name}: {code}: {said}")
     report.note = (
-        f"{files} files in {', '.join(path.relative_to(place).as_posix() for path in made)} and what is in them"
+        f"{files} files in {', '.join(path.relative_to(place).as_posix() for path in made)} and folders in them"
     )
     return report
 
 
 @trial("uncovered")
 def uncovered(folder: Path, number: int, rng: random.Random) -> Report:
-    """A byte of any file of a finished folder is changed: no verb that reads the file may end with 0 and say nothing."""
+    """Change a byte of a file in a finished folder: no command that reads it may give 0 without a warning."""
     report = Report(
-        "G28", "a changed byte in each kind of file, through each verb that reads it; and files under no seal"
+        "G28", "a changed byte in each kind of file, through each command that reads it; and files without a checksum"
     )
     place = folder / "room"
     place.mkdir()
@@ -254,9 +252,9 @@ def uncovered(folder: Path, number: int, rng: random.Random) -> Report:
 
 @trial("refusals")
 def refusals(folder: Path, number: int, rng: random.Random) -> Report:
-    """Each verb on folders of every kind, refused for each reason: no byte of any of them is another then."""
+    """Refuse each command on folders of every kind for each reason: no file may change."""
     report = Report(
-        "G30", "each verb, refused for each reason, on finished folders: the digest of all of them before and after"
+        "G30", "each command, refused for each reason, on finished folders: digests of all files before and after"
     )
     place = folder / "room"
     place.mkdir()
@@ -286,7 +284,7 @@ def refusals(folder: Path, number: int, rng: random.Random) -> Report:
         refused[reason] = refused.get(reason, 0) + (code != 0)
         for made in place.glob("x*"):
             shutil.rmtree(made) if made.is_dir() else made.unlink()
-        if tree(place) != before:  # it was not refused, and went on with a folder
+        if tree(place) != before:  # it was not refused and continued a folder
             shutil.rmtree(place)
             shutil.copytree(whole, place, symlinks=True)
     report.note = ", ".join(f"{count} {reason}" for reason, count in sorted(refused.items()))
@@ -294,7 +292,7 @@ def refusals(folder: Path, number: int, rng: random.Random) -> Report:
 
 
 def _option(words: list[str], option: str, value: str) -> list[str]:
-    """With another value of an option, or with the option."""
+    """Return the command with another value of an option; the option is added if it is missing."""
     where = [at for at, word in enumerate(words) if word in ("--out", "-o")] if option == "--out" else []
     return [*words[: where[0]], words[where[0]], value, *words[where[0] + 2 :]] if where else [*words, option, value]
 
@@ -305,7 +303,7 @@ def _locked(words: list[str], name: str, stack: contextlib.ExitStack) -> list[st
 
 
 def _without(words: list[str], name: str, stack: contextlib.ExitStack) -> list[str]:
-    """A file that every such folder has is gone while the verb is called."""
+    """Remove a required file of the folder while the command runs."""
     known = (Path(name) / one for one in ("config.json", "experiment.json", "grid.json"))
     file = next((one for one in known if one.exists()), files_of(Path(name))[0])
     file.rename("gone")
@@ -313,7 +311,7 @@ def _without(words: list[str], name: str, stack: contextlib.ExitStack) -> list[s
     return words
 
 
-#: What is changed of a command, or around it, so that it is refused.
+#: Changes of a command, or of its folder, because of which it is refused.
 REASONS: dict[str, Callable[[list[str], str, contextlib.ExitStack], list[str]]] = {
     "an unknown option": lambda words, *_: [*words, "--no-such-option", "1"],
     "an unknown section": lambda words, *_: [*words, "--nosuch.field", "1"],
@@ -331,7 +329,7 @@ REASONS: dict[str, Callable[[list[str], str, contextlib.ExitStack], list[str]]] 
 
 
 def _verified(place: Path, name: str) -> str:
-    """What `verify` says of a folder; it is printed where it is not quiet."""
+    """Return the output of `check` on a folder without --quiet."""
     said = io.StringIO()
     with contextlib.chdir(place), contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
         cli.main(["check", name])

@@ -1,10 +1,10 @@
-"""Mutants of the core: what is drawn, and which tests run the line. Run as a script it makes the maps:
+"""Draw mutants of the source and find the tests that run their lines. Run as a script, it writes the maps:
 
     build/mutants/tests.<folder>.<file>.json    for each line of each module, the tests of a file that run it; see `covering`
 
-A mutant is one change of one place: another comparison, operator, constant or truth value, a statement left out, `break` for
-`continue`. Left alone are what is no code (annotations, texts, docstrings), how objects print, loops that are compiled, and
-`strict` of `zip`, which asserts what the lines above it have made so.
+A mutant is one small change of the source: another comparison, operator, constant or truth value, a removed statement, or
+`break` in place of `continue`. Annotations, texts, docstrings, methods that print objects, and compiled loops are not
+changed. Neither is `strict` of `zip`, because it only asserts what the lines above it ensure.
 """
 
 import ast
@@ -23,7 +23,7 @@ from typing import Any
 
 ROOT = Path(__file__).parents[2]
 SRC, TESTS, MAPS = ROOT / "src" / "hmmscope", ROOT / "tests", ROOT / "build" / "mutants"
-#: Where the tests are that are asked of each line, whichever package it is in.
+#: Folders and files below tests/ with the tests that are mapped, for lines in any package.
 ASKED = (
     "storage",
     "sequences",
@@ -50,24 +50,24 @@ ASKED += (
     "test_defaults.py",
     "../quality/test_surviving_mutants.py",
 )
-#: Mutants that change nothing that anyone can see, by file and the line as it reads, each with its reason.
+#: Lines with mutants that change no result (equivalent mutants), by file and text of the line, with the reason.
 EQUIVALENT: dict[tuple[str, str], str] = {
     (
         "sequences/encoding.py",
         "known = names if names is not None else tuple(map(str, range(alphabet.count or 0)))",
-    ): "names are None only where a count is given; the 0 is for the checker of types",
+    ): "names are None only if a count is given; the 0 is there for the type checker",
     (
         "storage/mapped.py",
         "array: NDArray[Any] = np.lib.format.read_array(stream, allow_pickle=False)",
-    ): "what holds objects was refused before: a second wall, which nothing reaches",
+    ): "arrays of objects are refused earlier, so this second check is never reached",
     (
         "analysis/strategy_weights.py",
         "if np.abs(np.where(w > 1e-9, rise - 1, np.maximum(rise - 1, 0))).max() < _TOLERANCE:",
-    ): "when to stop: the steps that follow stay where it has converged",
+    ): "a stopping rule: further steps do not move from the minimum",
     (
         "analysis/strategy_weights.py",
         "while size > 1e-12 and _value(q_N, p_KN, w + size * step) > here + 1e-4 * size * slope + 1e-16:",
-    ): "a search on a line: where two sums are equal to the last bit the step is halved once more, within the tolerance",
+    ): "a line search: if two sums are equal to the last bit, one more halving stays within the tolerance",
     **dict.fromkeys(
         (
             ("datasets/layouts.py", 'raise AssertionError("a layout must define has_delimiter")'),
@@ -75,38 +75,44 @@ EQUIVALENT: dict[tuple[str, str], str] = {
             ("training/compiled_steps.py", "raise AssertionError"),
             ("processes/header_hmms.py", 'raise AssertionError("subclasses define draw")'),
         ),
-        "what every kind overrides: for the checker of types, and never reached",
+        "every subclass overrides it; it is there for the type checker and never reached",
     ),
     (
         "runs/timings.py",
         "taker.take(moments, batch, target, rounds + 1)",
-    ): "whose rate is taken, of steps that are timed",
+    ): "the step number sets the learning rate, and only the time of the step is used",
     (
         "processes/observations.py",
         'hint = "; write a missing observation as hmmscope.MISSING" if value < 0 else ""',
-    ): "of what is no symbol: 0 is one",
-    ("lab/evidence/effects.py", "least = 1.0"): "no p is above 1, so that the first product already is not",
+    ): "the hint is about values that are not symbols, and 0 is a symbol",
+    (
+        "lab/evidence/effects.py",
+        "least = 1.0",
+    ): "the first product is a p-value, which is at most 1",
     (
         "analysis/header_inside.py",
         "chosen = (drawn + 2 * (apart >= 0.25) + apart / 8).argmax(1)",
-    ): "more than all that is added",
+    ): "the constant only has to exceed the sum of the other terms",
     (
         "analysis/logistic.py",
         "searching = searching & (trial > value + _ARMIJO * step * slope + rounding)",
-    ): "a search on a line: another step is taken, to the same minimum",
+    ): "a line search: another step reaches the same minimum",
     (
         "runs/dry_run.py",
         "while steps < 1 or (steps < 50 and time.perf_counter() - begun < _SECONDS):",
-    ): "a clock that stands at the limit to the last bit",
+    ): "differs only if the clock equals the limit to the last bit",
     (
         "inference/pools.py",
         "*(self.largest.reshape(-1), self.total.reshape(-1), self.mixed.reshape(-1, num_symbols)),",
-    ): "NumPy reads every negative number of a shape alike",
+    ): "NumPy treats every negative size in a shape alike",
     (
         "inference/loop_inputs.py",
         "many = process.num_states > FEW_FOR_SUMS and len(work.rows) >= SEQUENCES_FOR_SUMS",
-    ): "which of two loops is faster; both give the numbers",
-    ("processes/hmm_per_sample.py", "_ENTRIES = 2**20"): "how many are drawn together: time and memory, and no number",
+    ): "selects the faster of two loops with equal results",
+    (
+        "processes/hmm_per_sample.py",
+        "_ENTRIES = 2**20",
+    ): "the number of entries drawn at once changes time and memory, not results",
 }
 _SWAPS: dict[type[ast.AST], type[ast.AST]] = {
     **{ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq},
@@ -126,15 +132,15 @@ _SKIPPED = ("__repr__", "_repr_html_", "__str__", "plot")
 
 @dataclass(frozen=True)
 class Mutant:
-    """One change of one place.
+    """The source of a file with one change.
 
     Attributes:
-        file: below src/hmmscope.
-        line: where.
-        what: the line as it reads, and what it becomes.
-        source: the whole file with the change.
-        statement: first and last line of the statement that it is in, or of the head of one that has others in it.
-        on_import: whether it is in no function's body: numbers of modules and classes, and what functions get by default.
+        file: Path below src/hmmscope.
+        line: Changed line.
+        what: The code before and after the change.
+        source: The whole file with the change.
+        statement: First and last line of the changed statement; of its head if it contains other statements.
+        on_import: Whether the code runs on import, such as constants of modules and classes, and default arguments.
     """
 
     file: str
@@ -146,7 +152,7 @@ class Mutant:
 
 
 def places(tree: ast.Module) -> Iterator[tuple[ast.AST, ast.AST, str, int | None]]:
-    """Each place that can be changed: its parent, the node, the field of the parent, and the place in it."""
+    """Yield each node that can be changed: its parent, the node, the field of the parent, and the index in the field."""
     waiting: list[ast.AST] = [tree]
     while waiting:
         parent = waiting.pop()
@@ -167,7 +173,7 @@ def places(tree: ast.Module) -> Iterator[tuple[ast.AST, ast.AST, str, int | None
 
 
 def _changed(node: ast.AST, rng: random.Random) -> ast.AST | None:
-    """Another node in its place, or None where nothing is changed."""
+    """Return a replacement of the node, or None if it is not changed."""
     if type(node) in _SWAPS:
         return _SWAPS[type(node)]()
     if isinstance(node, ast.Constant) and isinstance(node.value, bool):
@@ -183,7 +189,7 @@ def _changed(node: ast.AST, rng: random.Random) -> ast.AST | None:
 
 
 def drawn(package: str, number: int, rng: random.Random) -> list[Mutant]:
-    """So many mutants of a package, each place being as likely."""
+    """Draw mutants of a package, uniformly over all nodes that can be changed."""
     found: list[tuple[Path, int]] = []
     for path in sorted((SRC / package).glob("*.py")):
         found += [(path, at) for at, _ in enumerate(places(ast.parse(path.read_text())))]
@@ -208,7 +214,7 @@ def drawn(package: str, number: int, rng: random.Random) -> list[Mutant]:
 
 
 def _place_of(tree: ast.Module, line: int) -> tuple[tuple[int, int], bool]:
-    """The lines of the innermost statement around a line, without statements in it; whether no function's body has it."""
+    """Return the lines of the innermost statement around a line, and whether they are outside of all function bodies."""
     around = [
         one for one in ast.walk(tree) if isinstance(one, ast.stmt) and one.lineno <= line <= (one.end_lineno or 0)
     ]
@@ -218,14 +224,15 @@ def _place_of(tree: ast.Module, line: int) -> tuple[tuple[int, int], bool]:
     return (inner.lineno, max(inner.lineno, last)), not any(first <= line for first in bodies)
 
 
-#: Asked of what is run on import too: it reads what functions get that are told nothing.
+#: Test that also runs on mutants of code that runs on import, because it reads the default arguments of functions.
 _ON_IMPORT = {"tests/test_defaults.py::test_numbers_by_default_are_those_that_were": 1.0}
 
 
 def tests_of(mutant: Mutant) -> dict[str, float]:
-    """The tests that run its statement, with their seconds, of its package first; of what is run on import, of its module.
+    """Return the tests that run the changed statement, with their seconds; those of the same package come first.
 
-    After them come the others of their files: what a fixture runs for a whole file stands with the first test of it alone.
+    For code that runs on import, these are all tests that use the module. The other tests of the same files follow, because
+    the lines of a shared fixture are recorded for the first test only.
     """
     found: dict[str, float] = {}
     beside: dict[str, float] = {}
@@ -240,7 +247,7 @@ def tests_of(mutant: Mutant) -> dict[str, float]:
             beside |= seconds if runs else {}
             anywhere |= {name: seconds[name] for names in lines.values() for name in names}
     asked = anywhere | _ON_IMPORT if mutant.on_import or not found else found
-    own = f"tests/{Path(mutant.file).parent.name}/"  # of its package, which are likeliest to notice it
+    own = f"tests/{Path(mutant.file).parent.name}/"  # tests of its package, the most likely to detect it
     first = {name for name in beside | asked if own in name} | _ON_IMPORT.keys()
     return dict(sorted((beside | asked).items(), key=lambda one: (one[0] not in asked, one[0] not in first, one[1])))
 
@@ -252,7 +259,7 @@ def _maps() -> list[dict[str, Any]]:
 
 @cache
 def _line_then(then: str, now: str, line: int) -> int | None:
-    """Which line of an older text this one was, if it is in both."""
+    """Return the number of a line in an older text, or None if the line is not in it."""
     if then == now:
         return line
     for one in difflib.SequenceMatcher(None, now.splitlines(), then.splitlines(), autojunk=False).get_matching_blocks():
@@ -262,7 +269,7 @@ def _line_then(then: str, now: str, line: int) -> int | None:
 
 
 def write_maps(folder: str) -> None:
-    """Run those tests of a folder under coverage.py that are new or others since their map was made."""
+    """Run the test files of a folder that are new or have changed since their map was written, under coverage.py."""
     MAPS.mkdir(parents=True, exist_ok=True)
     place = (TESTS / folder).resolve()
     stale = []

@@ -1,4 +1,4 @@
-"""Kills, power cuts, disks that fail and races, on the one module that writes."""
+"""Trials of storage: kills, power cuts, disk errors and races."""
 
 import errno
 import json
@@ -23,7 +23,7 @@ from trials import Report, trial
 
 @trial("kills")
 def kills(folder: Path, number: int, rng: random.Random) -> Report:
-    """SIGKILL of a process that saves checkpoints, half of them at random instants, half before a chosen operation."""
+    """Kill a process that saves checkpoints, half of the times at a random time and half before a chosen disk operation."""
     report = Report("G1", "SIGKILL while checkpoints are saved")
     (folder / "instants").mkdir()
     found = rundir_crash.kills(folder / "instants", number - number // 2, rng.randrange(2**30), "ours")
@@ -48,7 +48,7 @@ def kills(folder: Path, number: int, rng: random.Random) -> Report:
             shutil.rmtree(path)
             with RunDir.create(path, {}):
                 pass
-    report.note = f"{struck} of them in the middle of a save"
+    report.note = f"{struck} of them during a save"
     return report
 
 
@@ -72,8 +72,11 @@ def _die_before(fatal: int, path: Path, pipe: int) -> None:
 
 @trial("power-losses")
 def power_losses(folder: Path, number: int, rng: random.Random) -> Report:
-    """States of the disk after a power cut at any point of a short run: unsynced writes are kept, lost or spoilt."""
-    report = Report("G2", "power cut: unsynced data kept, lost or spoilt, names as a prefix")
+    """Simulate power cuts at any point of a short run, with unsynced data kept, lost or corrupted."""
+    report = Report(
+        "G2",
+        "simulated power cut: unsynced data is kept, lost or corrupted; unsynced changes of names are kept up to some point",
+    )
     patch = pytest.MonkeyPatch()
     (folder / "record").mkdir()
     log = train_under_record(folder / "record", patch)
@@ -88,14 +91,14 @@ def power_losses(folder: Path, number: int, rng: random.Random) -> Report:
         if wrong := power_violation(folder / "state", acknowledged):
             report.found(wrong)
         shutil.rmtree(folder / "state")
-    report.note = f"{len(seen)} of the states are different"
+    report.note = f"{len(seen)} of the states are distinct"
     return report
 
 
 @trial("errors")
 def errors(folder: Path, number: int, rng: random.Random) -> Report:
-    """Every operation of a save, a table, a folder and a seal fails in turn, with five errors; then with all that follow."""
-    report = Report("G7", "an error of the disk at each operation of each kind of writing")
+    """Let each disk operation of writing a file, folder or checkpoint fail with five errors, alone or with later ones."""
+    report = Report("G7", "a disk error at each operation of each kind of write")
     codes = (errno.EIO, errno.ENOSPC, errno.EROFS, errno.EDQUOT, errno.EACCES)
     jobs = [
         (work, name, code, lasting) for work in _WORKS for name in OPERATIONS for code in codes for lasting in (0, 1)
@@ -113,7 +116,7 @@ def errors(folder: Path, number: int, rng: random.Random) -> Report:
 
 
 def _failing_work(report: Report, place: Path, work: str, name: str, code: int, at: int, lasting: bool) -> bool:
-    """One attempt; False if the work has fewer operations of that name than `at`."""
+    """Make one attempt; return False if the work has at most `at` operations of that name."""
     prepare, act, check = _WORKS[work]
     prepare(place)
     real = getattr(disk, name)
@@ -147,13 +150,13 @@ def _failing_work(report: Report, place: Path, work: str, name: str, code: int, 
 def _old_or_new(path: Path, failed: Exception | None) -> str | None:
     found = path.read_bytes()
     if found not in (b"old", b"new"):
-        return f"{path.name} is neither the old nor the new"
-    return None if failed or found == b"new" else "said to be written, and is not"
+        return f"{path.name} is neither the old nor the new file"
+    return None if failed or found == b"new" else "reported as written, but is not"
 
 
 def _folder_or_none(path: Path, failed: Exception | None) -> str | None:
     if not path.exists():
-        return None if failed else "said to be made, and is not"
+        return None if failed else "reported as made, but is not"
     try:
         store.verify_folder(path)
     except HmmscopeError as error:
@@ -189,7 +192,7 @@ def _whole_run(place: Path, failed: Exception | None) -> str | None:
             if found is None or found[0] < 2 or found[2]["note"] != found[0]:
                 return "a committed checkpoint is lost"
             if failed is None and run.done is None:
-                return "said to be done, and is not"
+                return "reported as done, but is not"
             if leftovers(run.path):
                 return "leftovers"
     except HmmscopeError as error:
@@ -210,8 +213,8 @@ _WORKS: dict[str, tuple[Callable, Callable, Callable]] = {
 
 @trial("races")
 def races(folder: Path, number: int, rng: random.Random) -> Report:
-    """Eight processes that create one run."""
-    report = Report("G18", "eight processes race for one run")
+    """Let eight processes create the same run: exactly one must succeed."""
+    report = Report("G18", "eight processes that create the same run at once")
     found = rundir_crash.race(folder, number)
     report.trials = number
     for winners in found["winners"]:

@@ -1,58 +1,60 @@
-"""The table of goals G1 to G34 from all that was measured so far."""
+"""Write the table of goals G1 to G34 from all measurements in the journal."""
 
+import json
 import re
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
-#: What each goal is.
+#: What counts as broken under each goal.
 GOALS = {
-    "G1": "checkpoints lost under SIGKILL",
-    "G2": "states after a power cut that lose or mix",
-    "G3": "killed and resumed trainings that end with other bytes",
-    "G4": "other bits on another number of processes",
-    "G5": "samples that differ by layout, slice, batch or device",
-    "G6": "changed bytes or fields that no seal shows",
-    "G7": "errors of the disk that lose, half-write or end in a traceback",
-    "G8": "wrong configurations and commands without a line that names the field",
-    "G9": "spoilt files and folders that crash, hang, fill the memory or run",
-    "G10": "text that becomes an element of a page",
-    "G11": "exact answers that differ from enumeration",
-    "G12": "parallel scans that differ from the loop",
-    "G13": "impossible observations that are not exactly -inf",
-    "G14": "long sequences beyond the budget of error",
-    "G15": "false alarms of statistical tests",
-    "G16": "planted faults that no test catches",
-    "G17": "sweeps that lose, double or change a run under attack",
-    "G18": "races for a name with another number of winners than one",
-    "G19": "Ctrl-C with a traceback, another exit code or a process left",
-    "G20": "dead processes that the others do not notice",
-    "G21": "resumption that costs too much",
-    "G22": "oversize requests that are not refused in a second",
-    "G23": "branches of store, specs, oracle and random numbers that no test takes",
+    "G1": "checkpoints lost after SIGKILL",
+    "G2": "disk states after a power cut in which a checkpoint is lost or mixed with another",
+    "G3": "killed and resumed trainings that end with other bytes than uninterrupted ones",
+    "G4": "trainings that give other bits on another number of processes",
+    "G5": "samples or results that differ between layouts, slices, batches, devices, threads or processes",
+    "G6": "changed bytes or fields that the checksums of a folder (its seal) do not detect",
+    "G7": "disk errors that lose or half-write a file, or end in a traceback",
+    "G8": "wrong configurations and commands that are not refused in one line that names the field",
+    "G9": "corrupt files and folders that crash the reader, hang, exhaust memory or execute code",
+    "G10": "text of a run that becomes an HTML element of a page",
+    "G11": "exact answers that differ from enumeration of all hidden paths",
+    "G12": "parallel scans that differ from the sequential loop",
+    "G13": "impossible observations with a log-likelihood that is not exactly -inf",
+    "G14": "long sequences with a numerical error above its bound",
+    "G15": "statistical tests that fail by chance",
+    "G16": "faults planted in the code that no test detects",
+    "G17": "sweeps that lose, duplicate or change a run if their processes are killed",
+    "G18": "races for one name with no winner or several",
+    "G19": "Ctrl-C that prints a traceback, gives a wrong exit code or leaves a process running",
+    "G20": "dead processes that the other processes of a training do not notice",
+    "G21": "resumptions that cost more than 2 s of processor time",
+    "G22": "oversized requests that are not refused within a second",
+    "G23": "branches of storage, specs, exact inference and random streams that no test takes",
     "G24": "folders of older versions that cannot be read",
-    "G25": "packages that are installed without a digest, or more than six that are required",
-    "G26": "tests that fail now and then",
-    "G27": "models that beat the oracle unnoticed, or are flagged without cause",
-    "G28": "changed files that a verb reads in silence, or files that no seal covers",
-    "G29": "readers of finished folders that open no seal",
-    "G30": "refused commands that change a byte",
-    "G31": "clocks that are set, and change what is done",
-    "G32": "typed values and structures that end in a traceback, or in no line that says what is wrong",
-    "G33": "things that come back different from the file that they were saved in",
-    "G34": "intervals that cover less or more than 93 to 97 %, and false or missing alarms",
+    "G25": "installed packages without a digest, more than six required packages, or wheels that differ from the source",
+    "G26": "tests that fail intermittently",
+    "G27": "models with a loss below the Bayes optimum that are not flagged, or correct ones that are",
+    "G28": "changed files that a command reads without a warning or error, or files without a checksum",
+    "G29": "readers of finished folders that do not verify the seal",
+    "G30": "refused commands that change a file",
+    "G31": "behaviour that changes when the wall clock is set",
+    "G32": "values of any type or structure that end in a traceback, or are refused without a one-line message",
+    "G33": "objects that differ after they are saved and loaded",
+    "G34": "95 % intervals that cover less than 93 % or more than 97 %, and false or missed INVALID flags",
 }
 
 
 class Suite(NamedTuple):
-    """Tests that measure a goal, which the laboratory runs and counts.
+    """Tests that measure a goal; the laboratory runs and counts them.
 
     Attributes:
-        goal: of the table.
-        attack: in a few words.
-        files: below tests/; all of them if none is named.
-        select: words of pytest that choose among their tests.
-        needs: a library without which they are skipped.
-        covers: modules whose branches are the trials; one that no test takes is broken.
+        goal: Identifier in `GOALS`.
+        attack: Short description.
+        files: Test files below tests/; all if empty.
+        select: pytest arguments that select tests in these files.
+        needs: Library without which the tests are skipped.
+        covers: If given, each branch of these modules is a trial; a branch that no test takes is broken.
     """
 
     goal: str
@@ -66,33 +68,38 @@ class Suite(NamedTuple):
 _DISTRIBUTED, _ENGINES = ("training/test_distributed.py",), ("sweeps/test_sweep_engines.py",)
 
 SUITES = {
-    "processes": Suite("G4", "1, 2 and 4 processes train alike", _DISTRIBUTED, ("-k", "same_bytes or take_turns")),
+    "processes": Suite(
+        "G4",
+        "the same training on 1, 2 and 4 processes: files compared byte by byte",
+        _DISTRIBUTED,
+        ("-k", "same_bytes or take_turns"),
+    ),
     "datasets": Suite(
         "G5",
-        "corpora by slices, layouts, batches and devices",
+        "datasets drawn in slices, layouts and batches, and on devices",
         ("process_datasets/test_process_dataset.py", "kernels/test_device_implementations.py"),
     ),
     "browser": Suite(
         "G10",
-        "text that acts, in pages that a browser opens and a reader works",
+        "HTML and scripts as text of a run, in pages that are opened and used in a browser",
         ("report/test_hostile_browser.py",),
         ("-m", "e2e"),
         "playwright",
     ),
     "enumeration": Suite(
         "G11",
-        "against all hidden paths, in fractions",
+        "comparison with sums over all hidden paths, in exact fractions",
         ("inference/test_filtering.py", "inference/test_smoothing.py", "inference/test_paths.py"),
         ("-k", "enumerat"),
     ),
-    "scans": Suite("G12", "scan against loop, in float64", ("inference/test_scan.py",)),
+    "scans": Suite("G12", "parallel scan compared with the loop, in float64", ("inference/test_scan.py",)),
     "impossible": Suite(
-        "G13", "impossible prefixes, by every filter", ("inference",), ("-k", "impossible or vanish or dead")
+        "G13", "impossible prefixes, through every filter", ("inference",), ("-k", "impossible or vanish or dead")
     ),
-    "long": Suite("G14", "10^5 observations and more", ("inference/test_long_sequences.py",)),
+    "long": Suite("G14", "sequences of 10^5 and more observations", ("inference/test_long_sequences.py",)),
     "fresh": Suite(
         "G15",
-        "statistical tests, each five times with fresh seeds",
+        "statistical tests, each five times with new seeds",
         (
             "datasets/test_layouts.py",
             *(f"analysis/test_{name}.py" for name in ("calibration", "curves")),
@@ -109,60 +116,68 @@ SUITES = {
     ),
     "faults": Suite(
         "G16",
-        "faults planted one by one, of the quick ones",
+        "faults planted one by one: the quick subset",
         ("../quality/test_planted_faults.py",),
         ("-m", "not soak"),
     ),
     "all-faults": Suite(
-        "G16", "faults planted one by one, all of them", ("../quality/test_planted_faults.py",), ("-m", "soak")
+        "G16", "faults planted one by one: all", ("../quality/test_planted_faults.py",), ("-m", "soak")
     ),
-    "ray": Suite("G17", "a Ray task killed; Ray stopped, another engine goes on", _ENGINES, ("-k", "test_ray"), "ray"),
+    "ray": Suite(
+        "G17", "a Ray task is killed; Ray is stopped and another engine continues", _ENGINES, ("-k", "test_ray"), "ray"
+    ),
     "submitit": Suite("G17", "submitit's executor without a queue", _ENGINES, ("-k", "submitit"), "submitit"),
     "ends": Suite(
-        "G20", "a killed, stopped or refused process of several", _DISTRIBUTED, ("-k", "dies or still or ends_all")
+        "G20",
+        "one of several processes is killed, stopped or refused",
+        _DISTRIBUTED,
+        ("-k", "dies or still or ends_all"),
     ),
     "store-branches": Suite(
         "G23",
-        "branches of the store, of specs and of named streams, under their own tests",
+        "branches of storage, specs and named random streams, under their own tests",
         ("storage", "processes/test_reading.py", "runs/test_config.py", "runs/test_config_files.py"),
         needs="coverage",
         covers=("storage/*.py", "schema.py", "seeds.py"),
     ),
     "oracle-branches": Suite(
         "G23",
-        "branches of the exact answers, under their own tests",
+        "branches of exact inference, under its own tests",
         ("inference", "kernels", "processes/test_limits_floors.py", "analysis/test_pool_optima.py"),
         needs="coverage",
         covers=("inference/*.py",),
     ),
     "older": Suite(
         "G24",
-        "folders as older versions wrote them",
+        "folders in the formats of older versions",
         ("storage", "runs", "sweeps", "experiments"),
         ("-k", "older or version"),
     ),
     "flaky": Suite(
         "G26",
-        "a tenth of the tests in random order; ten such are a run of the suite, of which twenty are asked for",
+        "a tenth of the tests in random order; ten trials equal one run of the suite, and the goal is twenty runs",
         (),
         ("-p", "random_tenth"),
     ),
     "sealed-readers": Suite(
-        "G29", "each module, by a scan of the source", ("test_single_writer.py",), ("-k", "seal or leaves_files")
+        "G29", "every module, by a scan of its source", ("test_single_writer.py",), ("-k", "seal or leaves_files")
     ),
     "clocks": Suite(
-        "G31", "a wall clock that is set while runs are watched", ("sweeps/test_sweeps.py",), ("-k", "clock or silen")
+        "G31", "the wall clock is set while runs are watched", ("sweeps/test_sweeps.py",), ("-k", "clock or silen")
     ),
     "optimum": Suite(
-        "G27", "planted leaks, wrong optima and clean runs", ("analysis/test_curves.py",), ("-k", "invalid or optimum")
+        "G27",
+        "models with planted leaks, wrong optima, and correct models",
+        ("analysis/test_curves.py",),
+        ("-k", "invalid or optimum"),
     ),
 }
 
-#: Packages whose mutants are drawn, see `source_mutants`.
+#: Packages from which mutants are drawn; see `source_mutants`.
 MUTATED = ("storage", "sequences", "datasets", "runs", "inference", "processes", "training", "analysis", "lab/evidence")
 
 
-#: Modules and tests that have other names since they were recorded.
+#: Names in the journal of modules and tests that were renamed since, with their present names.
 RENAMED = {
     "corpora/test_corpus.py": "datasets/test_process_dataset.py",
     "corpora/corpus.py": "datasets/process_dataset.py",
@@ -178,25 +193,40 @@ RENAMED = {
     "runs/live.py": "runs/page_export.py",
     "analysis/trained_counting.py": "analysis/trained_ngrams.py",
     "analysis/counting.py": "analysis/ngrams.py",
+    "drawn by seed, under tests that run the line": "drawn at random, under the tests that run the changed line",
+    ' rang"': ' were flagged"',
+    "the dearest resumption": "the most expensive resumption",
+    "struck while Python itself was starting, which": "arrived while Python itself was starting, which",
+    "were silent and killed, the others lived for 20 looks": "stalled and were killed, the others survived 20 checks",
+    "refused in a line": "refused in one line",
+    "in the middle of a save": "during a save",
+    "of the states are different": "of the states are distinct",
+    "trained and what is in them": "trained and folders in them",
 }
 
 
+#: Texts in the journal (attacks, fixes) that were reworded, with their present texts.
+REWORDED: dict[str, str] = json.loads(Path(__file__).with_name("reworded.json").read_bytes())
+
+
 def renamed(text: str) -> str:
-    """A line of the journal with today's names of modules and tests."""
+    """Return a line of the journal with the present names of modules and tests and reworded texts."""
     for before, now in RENAMED.items():
         text = text.replace(before, now)
+    for before, now in REWORDED.items():
+        text = text.replace(f'"{before}"', f'"{now}"')
     return text
 
 
 def of_mutants(package: str) -> str:
-    """The attack that draws mutants of a package."""
-    return f"mutants of {package}, drawn by seed, under tests that run the line"
+    """Return the text of the attack that draws mutants of a package."""
+    return f"mutants of {package}, drawn at random, under the tests that run the changed line"
 
 
 def markdown(records: Sequence[Mapping[str, Any]]) -> list[str]:
-    """The table: a row for each goal, and each attack on it with the counts of all records."""
+    """Return the table: a row for each attack on each goal, with the counts added over all records."""
     lines = [
-        "| goal | broken means | attack | trials | broken | first and last measured | note of the last |",
+        "| goal | counted as broken | attack | trials | broken | first and last measured | note of the last |",
         "|---|---|---|---:|---:|---|---|",
     ]
     for goal, meaning in GOALS.items():
@@ -209,8 +239,8 @@ def markdown(records: Sequence[Mapping[str, Any]]) -> list[str]:
             every = [one for one in records if (one["goal"], one["attack"]) == (goal, attack)]
             own = [one for one in every if not mended(one)]
             needs = f"; needs {suites[attack].needs}" if attack in suites and suites[attack].needs else ""
-            counts, note = " | | ", "mended since, and not measured again" if every else f"not measured yet{needs}"
-            if every and attack.startswith("mutants of"):  # a draw stays a draw when its survivors have tests
+            counts, note = " | | ", "fixed since, and not measured again" if every else f"not measured yet{needs}"
+            if every and attack.startswith("mutants of"):  # rates keep the survivors of a draw when they have tests
                 own = every
             if own:
                 trials = sum(one["trials"] for one in own)
@@ -223,9 +253,9 @@ def markdown(records: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def rates(records: Sequence[Mapping[str, Any]]) -> str:
-    """The kill rate of the mutants of all records as they were drawn, with Wilson's 95 % interval; and of the last draw.
+    """Return the fraction of mutants that were detected when drawn, with Wilson's 95 % interval, of all draws and the last.
 
-    Survivors get a test after their draw, so that each draw is of what the tests of the earlier ones left.
+    Survivors get a test after their draw, so later draws meet the tests that earlier draws added.
     """
     count, missed = (sum(one[key] for one in records) for key in ("trials", "violations"))
     z, share = 1.96, 1 - missed / max(1, count)
@@ -233,13 +263,13 @@ def rates(records: Sequence[Mapping[str, Any]]) -> str:
     low, high = ((middle + side) / (1 + z * z / count) for side in (-spread, spread))
     equal = sum(int(found[1]) for one in records if (found := re.search(r"(\d+) equivalent", one["note"])))
     newest = records[-1]
-    last = f"; of the last of {len(records)} draws {newest['trials'] - newest['violations']} of {newest['trials']}"
-    rate = f"{count - missed} of {count} noticed when drawn: {share:.0%} [{low:.0%}, {high:.0%}]"
-    return rate + last * (len(records) > 1) + f"; {equal} more equivalent"
+    last = f"; last of {len(records)} draws: {newest['trials'] - newest['violations']} of {newest['trials']}"
+    rate = f"{count - missed} of {count} detected when drawn: {share:.0%} [{low:.0%}, {high:.0%}]"
+    return rate + last * (len(records) > 1) + f"; {equal} more are equivalent"
 
 
 def branches(measured: Mapping[str, Any]) -> tuple[int, int, list[str]]:
-    """Of a report of coverage: how many branches there are, how many were not taken, and a line for each file with such."""
+    """Return the numbers of branches and of untaken ones in a report of coverage.py, and a line for each file with some."""
     lines = []
     for file, about in sorted(measured["files"].items()):
         missing = [f"{begin} to {end if end > 0 else 'the end'}" for begin, end in about["missing_branches"]]
@@ -249,18 +279,18 @@ def branches(measured: Mapping[str, Any]) -> tuple[int, int, list[str]]:
 
 
 def found(records: Sequence[Mapping[str, Any]]) -> list[str]:
-    """What was found, by goal: a line for each record that has something; what is `left` of it, and why."""
+    """Return a line for each record with findings, by goal: the findings, how they were fixed, and which remain."""
     return [
         f"- {one['goal']}, {one['date']}: {', '.join(f'`{_cell(line)}`' for line in one['broken'])}"
-        + (f"; mended: {mended(one)}" if mended(one) else "")
-        + (f"; left: {one['left']}" if "left" in one else "")
+        + (f"; fixed: {mended(one)}" if mended(one) else "")
+        + (f"; remaining: {one['left']}" if "left" in one else "")
         for one in sorted(records, key=lambda one: int(one["goal"][1:]))
         if one["broken"]
     ]
 
 
 def mended(record: Mapping[str, Any]) -> str:
-    """How what a record found was mended since; empty if it was not. Such findings are listed, and no longer counted."""
+    """Return how the findings of a record were fixed, or an empty text. Fixed findings are listed, but not counted."""
     return str(record.get("mended", ""))
 
 

@@ -1,4 +1,4 @@
-"""What a trial of the laboratory is, and what it reports."""
+"""Register and run the trials of the laboratory, and define their report."""
 
 import random
 import signal
@@ -13,16 +13,16 @@ from typing import Any
 
 @dataclass
 class Report:
-    """What came of many attempts at breaking one thing.
+    """Result of one trial: many attempts to break one guarantee.
 
     Attributes:
-        goal: of the table, G1 to G34.
-        attack: in a few words.
-        trials: how many attempts.
-        broken: what was found, one line each, at most 20 of them.
-        violations: how many attempts found something.
-        note: what a reader should know: how many struck in the middle, worst time, worst memory.
-        seconds: of processor time.
+        goal: Identifier in the table, G1 to G34.
+        attack: Short description.
+        trials: Number of attempts.
+        broken: Findings, one line each, at most 20.
+        violations: Number of findings.
+        note: Details for the reader, such as exit codes, the longest time or the largest memory.
+        seconds: Processor time.
     """
 
     goal: str
@@ -42,13 +42,13 @@ class Report:
         return asdict(self)
 
 
-#: A trial is given a folder of its own, how many attempts, and what draws them.
+#: Maps an empty folder, a number of attempts and a random generator to a report.
 Trial = Callable[[Path, int, random.Random], Report]
 TRIALS: dict[str, Trial] = {}
 
 
 def trial(name: str) -> Callable[[Trial], Trial]:
-    """Register a trial under the name of its option."""
+    """Register a trial under the name of its command-line option."""
 
     def register(function: Trial) -> Trial:
         TRIALS[name] = function
@@ -58,14 +58,14 @@ def trial(name: str) -> Callable[[Trial], Trial]:
 
 
 def conduct(name: str, folder: Path, number: int, seed: int) -> Report:
-    """A trial, with the processor time that it and its children took; one that breaks down is a violation."""
+    """Run a trial and measure the processor time of it and its children; an exception of the trial is a violation."""
     begun = _processor_seconds()
     folder.mkdir(parents=True)
     try:
         report = TRIALS[name](folder, number, random.Random(seed))
     except Exception:
         report = Report("", name)
-        report.found(f"the trial broke down: {traceback.format_exc()[-280:]}")
+        report.found(f"the trial failed: {traceback.format_exc()[-280:]}")
     report.seconds = round(_processor_seconds() - begun, 1)
     return report
 
@@ -79,14 +79,14 @@ def _processor_seconds() -> float:
 
 @contextmanager
 def clocked(report: Report, what: str, most: float) -> Iterator[None]:
-    """A violation if it takes more than `most` seconds of processor time."""
+    """Report a violation if the block takes more than `most` seconds of processor time."""
     begun = time.process_time()
     yield
     if (taken := time.process_time() - begun) > most:
         report.found(f"{what}: {taken:.2f} s")
 
 
-#: Processor time of one attempt at a reader or option.
+#: Largest processor time of one attempt, in seconds.
 LONGEST = 5.0
 
 
@@ -96,7 +96,7 @@ class _HangError(BaseException):
 
 @contextmanager
 def bounded(report: Report, what: str) -> Iterator[None]:
-    """A violation if an attempt takes more than its processor time, or never ends."""
+    """Report a violation if the block takes more than `LONGEST` seconds of processor time, or does not end."""
 
     def ring(*_: Any) -> None:
         raise _HangError
@@ -116,7 +116,7 @@ def bounded(report: Report, what: str) -> Iterator[None]:
 
 
 def place_of(error: BaseException) -> str:
-    """The last line of ours that it went through."""
+    """Return the file and line of the innermost frame of the traceback in our packages."""
     found, step = "", error.__traceback__
     while step is not None:
         name = step.tb_frame.f_code.co_filename

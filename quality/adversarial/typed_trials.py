@@ -1,4 +1,4 @@
-"""Values by type and structure, not by bytes: in every field of what is read."""
+"""Trials with values of any type and structure in every field of files and in-memory sources."""
 
 import contextlib
 import copy
@@ -35,7 +35,7 @@ from hmmscope.storage.journal import read_journal
 from hmmscope.training.spec import TrainingSpec
 from trials import Report, bounded, place_of, trial
 
-#: Characters of an error that a caller gets; the command line cuts what it prints to 400.
+#: Longest error message of a function, in characters; the command line cuts messages to 400.
 _LONGEST_LINE = 2000
 
 INTS = [0, 1, -1, 2, 3, 7, 255, 256, 2**31 - 1, 2**31, 2**32, 2**53 + 1, 2**63 - 1, 2**63, -(2**63), 2**64, 10**30]
@@ -80,13 +80,13 @@ TEXTS += [
 
 
 def scalar(rng: random.Random) -> Any:
-    """A plain value of any type, often at an edge."""
+    """Return a scalar of any type, often a boundary value."""
     pool = rng.choice((INTS, FLOATS, TEXTS, [True, False, None]))
     return rng.choice(pool)
 
 
 def like(value: Any, rng: random.Random) -> Any:
-    """Another value of the same type, at an edge; a container gets another length or shape."""
+    """Return another value of the same type, often a boundary value; a container gets another length or shape."""
     if isinstance(value, bool) or value is None:
         return rng.choice([True, False, None])
     if isinstance(value, int):
@@ -118,7 +118,7 @@ def like(value: Any, rng: random.Random) -> Any:
 
 
 def document(value: Any, rng: random.Random, changes: int = 3) -> Any:
-    """A copy of a JSON document with some nodes changed by type and structure."""
+    """Return a copy of a JSON document in which some nodes have another value, type or structure."""
     root = [copy.deepcopy(value)]
     for _ in range(rng.randrange(1, changes + 1)):
         places: list[tuple[Any, Any]] = [(root, 0)]
@@ -147,7 +147,7 @@ def document(value: Any, rng: random.Random, changes: int = 3) -> Any:
 
 
 def array(rng: random.Random) -> np.ndarray:
-    """An array of any type and shape, with values at edges."""
+    """Return an array of any type and shape with boundary values."""
     shape = rng.choice([(), (0,), (1,), (3,), (12,), (1, 1), (3, 0), (0, 3), (4, 3), (3, 4), (2, 2, 2), (1, 1, 0)])
     kind = rng.choice(
         ["<i8", "<i4", "<u1", "<u8", "<f8", "<f4", "<f2", "?", "<c16", "<U3", "S2", "<M8[s]", ">i4", "<i2"]
@@ -163,7 +163,7 @@ def array(rng: random.Random) -> np.ndarray:
 
 
 def safetensors(arrays: dict[str, Any], metadata: Any, rng: random.Random) -> bytes:
-    """A file of tensors whose header is changed by structure: types, shapes, places, names."""
+    """Return a safetensors file with a changed header: other types, shapes, offsets or names."""
     header: dict[str, Any] = {} if metadata is None else {"__metadata__": metadata}
     data = b""
     for name, value in arrays.items():
@@ -189,7 +189,7 @@ def safetensors(arrays: dict[str, Any], metadata: Any, rng: random.Random) -> by
 
 
 class Attempts:
-    """Makes one attempt after another, and says what went wrong with each; a folder holds the file that is read."""
+    """Attempts to read random input; each method returns a description and a function that reads it."""
 
     def __init__(self, folder: Path, rng: random.Random) -> None:
         self.folder, self.rng = folder, rng
@@ -231,7 +231,7 @@ class Attempts:
     def json_file(self, value: Any, ending: str = ".json") -> Path:
         return self.file(ending, json.dumps(value).encode())
 
-    # Each of these is an attempt: what is tried, in a word, and what does it.
+    # Each method below is an attempt: it returns a description and a function.
 
     def hmm_file(self) -> tuple[str, Callable[[], Any]]:
         path = self.json_file(document(self.rng.choice(self._good["hmm"]), self.rng))
@@ -413,7 +413,7 @@ class Attempts:
 
 
 class Table(dict):
-    """A table as data frames are: `columns`, and columns by name."""
+    """Minimal data frame: `columns`, and columns by name."""
 
     @property
     def columns(self) -> list[Any]:
@@ -426,8 +426,8 @@ SOURCES = [name for name in SOURCES if name not in ("file", "json_file", "readin
 
 @trial("typed")
 def typed(folder: Path, number: int, rng: random.Random) -> Report:
-    """Values by type and structure in every field of what is read: accepted, or refused in a line."""
-    report = Report("G32", "values by type and structure in files, sources in memory, specs, figures, folders")
+    """Read values of any type and structure in every field: each must be accepted or refused in one line."""
+    report = Report("G32", "values of any type and structure in files, in-memory sources, specs, figures and folders")
     attempts, accepted = Attempts(folder / "room", rng), 0
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -446,5 +446,5 @@ def typed(folder: Path, number: int, rng: random.Random) -> Report:
                 except Exception as error:
                     report.found(f"{what}: {type(error).__name__}: {str(error)[:120]} at {place_of(error)}")
             del state
-    report.note = f"{accepted} accepted, the others refused in a line"
+    report.note = f"{accepted} accepted, the others refused in one line"
     return report

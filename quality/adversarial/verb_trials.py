@@ -1,4 +1,4 @@
-"""Every verb that writes: ended at any operation on the disk and any instant, or refused by the disk; then called again."""
+"""Trials of commands that write: killed at any time or disk operation, or stopped by a disk error, then run again."""
 
 import contextlib
 import errno
@@ -36,7 +36,7 @@ SHORT_STUDY = [
     "--order",
     "1",
 ]
-#: The words of each verb in a folder with `text.txt`, a finished `run` and a finished `theorem`. It writes into `out`.
+#: Arguments of each command, in a folder with `text.txt`, a finished `run` and a finished `theorem`; it writes into `out`.
 VERBS = {
     "train": ["train", "umbrella", *TINY, "--training.checkpoint_every", "1", "--out", "out/run", "--resume"],
     "sweep": ["sweep", "--vary", "training.learning_rate=1e-3,3e-3", "--jobs", "2", *TINY, "--out", "out/sweep"],
@@ -58,15 +58,15 @@ Fault = Callable[[], None]
 
 
 class Verb:
-    """A verb in a folder of its own, run in children that have everything imported.
+    """A command in its own folder; it runs in forked children that need no imports.
 
     Args:
-        folder: where its inputs are.
-        name: of `VERBS`.
+        folder: Folder of its inputs.
+        name: Key of `VERBS`.
 
     Attributes:
-        operations: on the disk, of a whole run.
-        seconds: of processor time, of a whole run.
+        operations: Number of disk operations of a complete call.
+        seconds: Processor time of a complete call.
     """
 
     def __init__(self, folder: Path, name: str) -> None:
@@ -74,7 +74,7 @@ class Verb:
         self._out = folder / "out"
         self._whole = self._made()
         again = self._made()
-        #: What differs of itself holds the time that it took, or what is derived from that; logs say what went wrong.
+        #: Files that are equal in two calls; others contain times. Logs are left out, because they record errors.
         alike = {file for file in self._whole if again.get(file) == self._whole[file]}
         self._alike = {file for file in alike if not file.endswith(".log")}
         assert self._alike, name
@@ -99,12 +99,12 @@ class Verb:
         return self._files()
 
     def clear(self) -> None:
-        """As before the verb was called first."""
+        """Empty the output folder."""
         shutil.rmtree(self._out, ignore_errors=True)
         self._out.mkdir()
 
     def said(self) -> str:
-        """Its last words on standard error."""
+        """Return the end of its standard error."""
         return (self.folder / "stderr").read_text()[-300:]
 
     def _call(self) -> int:
@@ -119,7 +119,7 @@ class Verb:
             return int(ended.code or 0)
 
     def end(self, fault: Fault) -> int:
-        """Run it with a fault that is planted first; how it ended."""
+        """Run the command with a fault and return its exit code."""
 
         def work() -> int:
             fault()
@@ -128,15 +128,15 @@ class Verb:
         return wait(fork(work))
 
     def again(self, first: int) -> str | None:
-        """Run it once more, to its end; what is wrong then, or None."""
+        """Run the command again to its end; return a description of the failure, or None."""
         code = wait(fork(self._call))
-        if self.name == "sweep":  # alone now: what killed workers left is removed
+        if self.name == "sweep":  # alone now, so it removes leftovers of killed workers
             code = wait(fork(self._call))
         if code not in (0, RefusedError.exit_code) or (code and not self._out_is_there()):
             return f"ended with {first}, then with {code}: {self.said()}"
         found = self._files()
         if wrong := [file for file in self._alike if found.get(file) != self._whole[file]]:
-            return f"ended with {first}, then {wrong[0]} is another"
+            return f"ended with {first}, then {wrong[0]} differs"
         return f"left {left[0].name}" if (left := leftovers(self._out)) else None
 
     def _out_is_there(self) -> bool:
@@ -148,7 +148,7 @@ class Verb:
 
 
 def every_operation(act: Fault) -> None:
-    """Have something done before each operation on the disk of this process."""
+    """Call `act` before each disk operation of this process."""
 
     def hooked(real: Callable) -> Callable:
         def operation(*args: Any) -> Any:
@@ -162,7 +162,7 @@ def every_operation(act: Fault) -> None:
 
 
 def at_operation(number: int, act: Fault, *, lasting: bool = False) -> None:
-    """Have something done before an operation on the disk, or before it and all that follow."""
+    """Call `act` before the disk operation with this number; if `lasting`, also before all later ones."""
     left = number
 
     def count() -> None:
@@ -175,7 +175,7 @@ def at_operation(number: int, act: Fault, *, lasting: bool = False) -> None:
 
 
 def prepared(folder: Path, names: list[str]) -> list[Verb]:
-    """The inputs of all verbs, and each verb once from beginning to end."""
+    """Make the inputs of all commands and run each command once completely."""
     with contextlib.chdir(folder):
         decoder = ["--model.name", "decoder", "--model.width", "8", "--model.num_layers", "1", "--model.num_heads", "2"]
         short = TINY[: TINY.index("--model.name")]
@@ -198,20 +198,23 @@ def prepared(folder: Path, names: list[str]) -> list[Verb]:
 
 @trial("verb-kills")
 def verb_kills(folder: Path, number: int, rng: random.Random) -> Report:
-    """Each verb, killed before a random operation on the disk or after a random share of its processor time, then again."""
-    report = Report("G1", "every verb that writes, killed at operations and by processor time, then called again")
+    """Kill each command before a random disk operation or after a random processor time, then run it again."""
+    report = Report(
+        "G1", "every command that writes, killed at a random disk operation or processor time, then run again"
+    )
     return _killed(folder, number, rng, report, list(VERBS))
 
 
-#: Verbs that work long; what they leave unfinished is gone on with, or done again.
+#: Commands that take long; a second call resumes or repeats unfinished work.
 LONG = ["train", "sweep", "run", "study", "look", "fit", "benchmark"]
 
 
 @trial("long-kills")
 def long_kills(folder: Path, number: int, rng: random.Random) -> Report:
-    """The verbs that work long, killed likewise: equal bytes once they have ended."""
+    """Kill the commands that take long in the same way: the bytes must be equal at the end."""
     report = Report(
-        "G3", "each verb that works long, killed at operations and by processor time, then called again: bytes"
+        "G3",
+        "each command that takes long, killed at a random disk operation or processor time, then run again: bytes of files",
     )
     return _killed(folder, number, rng, report, LONG)
 
@@ -227,10 +230,10 @@ def _killed(folder: Path, number: int, rng: random.Random, report: Report, names
             if at // len(names) % 2:
                 at_operation(when, lambda: os.kill(os.getpid(), signal.SIGKILL))
             else:
-                signal.setitimer(signal.ITIMER_PROF, seconds)  # ends the process as a kill does: nothing handles it
+                signal.setitimer(signal.ITIMER_PROF, seconds)  # SIGPROF has no handler and kills the process
 
         code = verb.end(fault)
-        report.trials += code < 0 or verb.name == "sweep"  # of a sweep a worker may have been killed
+        report.trials += code < 0 or verb.name == "sweep"  # in a sweep, a worker may have been killed
         struck[verb.name] = struck.get(verb.name, 0) + (code < 0)
         if code > 0 and verb.name != "sweep":
             report.found(f"{verb.name}: {code}: {verb.said()}")
@@ -242,8 +245,8 @@ def _killed(folder: Path, number: int, rng: random.Random, report: Report, names
 
 @trial("verb-errors")
 def verb_errors(folder: Path, number: int, rng: random.Random) -> Report:
-    """Each verb with an error of the disk at a random operation, or at all from there on: one line, exit 5, and again."""
-    report = Report("G7", "every verb that writes, with an error at any operation on the disk, then called again")
+    """Let a random disk operation (or all from there on) of a command fail: one line, exit 5, and success when run again."""
+    report = Report("G7", "every command that writes, with an error at a random disk operation, then run again")
     codes: dict[int, int] = {}
     for verb in _turns(folder, number):
         verb.clear()
@@ -266,9 +269,10 @@ def verb_errors(folder: Path, number: int, rng: random.Random) -> Report:
 
 @trial("mounts")
 def mounts(folder: Path, number: int, rng: random.Random) -> Report:
-    """Each verb on a file system with so many bytes or inodes left, or that nobody can write to; then again with room."""
+    """Run each command on a read-only file system or with few bytes or inodes left; then again with enough space."""
     report = Report(
-        "G7", "every verb that writes, on a mounted file system without bytes or inodes, or read-only, then with room"
+        "G7",
+        "every command that writes, on a file system that is read-only or has few bytes or inodes left, then with space",
     )
     codes: dict[int, int] = {}
     kinds: dict[str, int] = {}
