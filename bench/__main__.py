@@ -32,7 +32,7 @@ from hmmscope.storage import seals, store
 from hmmscope.system_info import machine
 from hmmscope.text import say
 
-#: Works measured by `all`.
+#: Modules measured by `all`.
 WORKS = (
     "sampling",
     "filtering",
@@ -46,7 +46,7 @@ WORKS = (
     "workers",
     "roads",
 )
-#: Works measured by `people`: common shapes, whose file `scripts/draw_speed.py` shows on a page.
+#: Modules measured by `people`, at common shapes; `scripts/draw_speed.py` shows the resulting file on a page.
 PEOPLE = ("filtering", "exact", "answers", "estimators", "mixture", "training", "engine", "workers")
 _ON_PROCESSORS = ("exact", "answers", "estimators", "probes", "engine", "workers", "roads")
 
@@ -142,7 +142,7 @@ def _rows(contest: Contest, repeats: int, threads: int) -> list[dict]:
 def _print_summary(lines: list[dict]) -> None:
     """Print one Markdown table of everything, with reasons where a peer is faster."""
     say(
-        "\n| work | M/s | share of the limit | share of peak | fastest peer | ours over it | |\n"
+        "\n| work | M/s | share of the limit | share of peak | fastest peer | our rate divided by it | |\n"
         "|---|---|---|---|---|---|---|"
     )
     for line in lines:
@@ -167,15 +167,21 @@ def main(argv: Sequence[str] | None = None) -> int:
         "work",
         nargs="?",
         default="all",
-        help=f"{', '.join(WORKS)}; people (common shapes); curve (default: all)",
+        help=f"{', '.join(WORKS)}; people (common shapes); curve (cost against size) (default: all)",
     )
     parser.add_argument("--peers", action="store_true", help="also measure hmmlearn, dynamax, pomegranate, plain loops")
-    parser.add_argument("--threads", type=int, nargs="+", default=[1], metavar="N", help="numbers of threads")
-    parser.add_argument("--device", default="cpu", help="cpu or cuda")
+    parser.add_argument(
+        "--threads", type=int, nargs="+", default=[1], metavar="N", help="numbers of threads to measure with"
+    )
+    parser.add_argument("--device", default="cpu", help="device: cpu or cuda")
     parser.add_argument("--precision", default="float32", help="training only: float32 or bfloat16")
-    parser.add_argument("--compile", action="store_true", help="training only: also with torch.compile")
-    parser.add_argument("--shapes", nargs="+", metavar="NAME", help="training only: these shapes")
-    parser.add_argument("--repeats", type=int, default=5, help="rounds; reports the fastest, for curves the median")
+    parser.add_argument(
+        "--compile", action="store_true", help="training only: also measure our step with torch.compile"
+    )
+    parser.add_argument("--shapes", nargs="+", metavar="NAME", help="training only: names of the shapes to measure")
+    parser.add_argument(
+        "--repeats", type=int, default=5, help="number of rounds; the fastest is reported, for curves the median"
+    )
     parser.add_argument("--out", metavar="FILE", help="write the table as .json, with date and machine")
     options = vars(parser.parse_args(argv))
 

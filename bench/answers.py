@@ -1,4 +1,4 @@
-"""Exact answers at common shapes: one sequence, batches, ragged batches, hundreds of small models."""
+"""Measure exact inference at common shapes: one sequence, batches, ragged batches, hundreds of small models."""
 
 import functools
 from collections.abc import Callable
@@ -20,14 +20,14 @@ from hmmscope.processes.hmm import HMM
 from hmmscope.processes.make import make_process
 from hmmscope.processes.require_type import require_process_type
 
-#: (states, sequences, length), of 8 symbols: one sequence, and batches.
+#: (states, sequences, length) of one sequence and of batches; 8 symbols.
 ONE, BATCHES = (
     ((4, 1, 10**6), (64, 1, 20_000), (256, 1, 2000)),
     ((8, 1024, 128), (64, 256, 128), (256, 64, 128), (1024, 16, 64)),
 )
-#: Longest sequence (lengths from 1), and states.
+#: Longest sequence and number of states of ragged batches; lengths start at 1.
 RAGGED = (2000, 500, 8)
-#: States of the models, each with one sequence.
+#: Number of states of each small model; each model has one sequence.
 MODELS, SMALL, OWN = 300, 4, 500
 
 CALLS: dict[str, Callable[..., Any]] = {
@@ -59,7 +59,7 @@ def _answers(states: int, batch: int, length: int, *, peers: bool) -> list[Conte
     tokens, product = observations.numel(), 2.0 * states**2 if states > 64 else 0.0
     found = {}
     for (name, call), products in zip(CALLS.items(), (product, 2 * product, 0.0), strict=True):
-        reason = "the scan returns beliefs and norms without predictions, half of our time on one sequence"
+        reason = "the scan returns beliefs and norms without predictions, which take half of our time on one sequence"
         found[name] = Contest(f"{name}, {states} states, {batch} x {length}", "tokens", reason, products)
         found[name].add("hmmscope", functools.partial(call, hmm, observations), tokens)
     if peers and installed("hmmlearn"):

@@ -1,8 +1,8 @@
-"""Time of each function's first call on a new machine: ``python -m bench.cold [NAME ...]``, in the root of a checkout.
+"""Time each function's first call on a new machine: ``python -m bench.cold [NAME ...]``, in the root of a checkout.
 
 Each function is called in a new process with an empty cache of compiled code, and again in another process with that cache;
 Python's bytecode is present both times. The result is processor time from the first import of the library; torch is imported
-before.
+before the measurement.
 """
 
 import argparse

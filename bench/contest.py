@@ -1,4 +1,4 @@
-"""Contenders on one piece of work, timed in turns: the fastest round of each, ratios, fractions of a limit and of the peak.
+"""Time contenders on one piece of work in turns; report the fastest rounds, ratios, and fractions of limit and peak.
 
 The limit is the rate of the library's product, or of copying the result. If the work consists of products, the processor's
 peak (`bench.peak`) is measured in the same rounds.

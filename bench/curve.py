@@ -1,4 +1,4 @@
-"""Cost of filtering and sampling against batch, length, states and symbols: medians, and fitted exponents.
+"""Measure the cost of filtering and sampling against batch, length, states and symbols: medians and fitted exponents.
 
     seconds ~ constant * size^exponent        expected: 1 in tokens, 2 in states for filters, 0 in symbols
 

@@ -1,4 +1,4 @@
-"""Compiled engine compared with torch: steps of small models on a given batch, one thread or more."""
+"""Compare the compiled engine with torch: training steps of small models on a given batch, with one or more threads."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -19,7 +19,7 @@ from hmmscope.training.distributed import ProcessGroup
 from hmmscope.training.engines import make_engine
 from hmmscope.training.state import Moments
 
-_STEPS = 4  # of one call, so that a call takes more than microseconds
+_STEPS = 4  # steps of one call, so that a call takes more than microseconds
 
 
 def _limits(model: dict[str, Any], columns: int, batch: int = 64) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Estimators of `hmmscope.sklearn` compared with both implementations of hmmlearn's, from the same start."""
+"""Compare the estimators of `hmmscope.sklearn` with both implementations of hmmlearn, from the same initial parameters."""
 
 import functools
 from collections.abc import Callable
@@ -19,11 +19,11 @@ from hmmscope.processes.process import Process
 ITERATIONS = 3
 #: (states, symbols, sequences, length) of random HMMs.
 SHAPES = ((2, 6, 1, 10**4), (4, 8, 1, 10**5), (8, 8, 256, 128), (16, 16, 1, 3 * 10**4))
-#: Example of hmmlearn's documentation: a casino with two dice, fitted to one half, 10 iterations.
+#: Example of hmmlearn's documentation: a casino with two dice, fitted to half of the data in 10 iterations.
 ROLLS, EXAMPLE_ITERATIONS = 15_000, 10
-#: (states, coordinates, sequences, length) of numbers.
+#: (states, coordinates, sequences, length) of vector observations.
 VECTOR_SHAPES = ((2, 1, 1, 10**5), (4, 3, 1, 2 * 10**4), (8, 5, 64, 300), (16, 10, 1, 10**4))
-#: Estimators of numbers and their options.
+#: Estimators of vector observations and their options.
 VECTOR_ESTIMATORS: dict[str, dict[str, Any]] = {
     "GaussianHMM": {"covariance_type": "diag"},
     "PoissonHMM": {},
@@ -123,7 +123,9 @@ def _contests(
     fits = Contest(f"{estimator}.fit, {name}", "tokens")
     answers = {
         method: Contest(
-            f"{estimator}.{method}, {name}", "tokens", "a call of half a millisecond, of which checks are part"
+            f"{estimator}.{method}, {name}",
+            "tokens",
+            "a call takes half a millisecond, which includes checks of the input",
         )
         for method in ("score", "predict", "predict_proba")
     }

@@ -1,4 +1,4 @@
-"""Exact answers through the public interface: filter, smoother, Viterbi paths, memory beliefs, mixtures, Baum-Welch."""
+"""Measure exact inference by the public functions: filter, smoother, Viterbi paths, memory beliefs, mixtures, Baum-Welch."""
 
 import functools
 from collections.abc import Callable
@@ -29,11 +29,11 @@ from hmmscope.processes.require_type import require_process_type
 #: (states, symbols, sequences, length), and the number of sequences for hmmlearn.
 SHAPES = (((8, 8, 4096, 128), 256), ((128, 16, 512, 256), 8))
 MEMORY, ITERATIONS = 8, 3
-#: (states, sequences, length) of few sequences, of 8 symbols.
+#: (states, sequences, length) of few sequences with 8 symbols.
 LONG = ((4, 1, 10**6), (4, 2, 10**6), (4, 8, 10**5), (8, 1, 10**6))
 #: (cyclic, states, sequences, length) of chains with three transitions from each state.
 SPARSE = ((False, 256, 1, 2000), (True, 256, 1, 2000), (False, 256, 64, 128))
-#: States, and (sequences, length), of answers from given log-likelihoods.
+#: Number of states and (sequences, length) of inference from given log-likelihoods.
 GIVEN, GIVEN_SHAPES = (2, 4, 8, 16, 64), ((1, 10**5), (100, 1000))
 
 
@@ -59,7 +59,7 @@ def _shape(states: int, symbols: int, batch: int, length: int, *, few: int, peer
     observations = ProcessDataset(hmm, length=length)[0:batch].observations
     sizes = f"{states} states, {batch} x {length}"
     tokens = observations.numel()
-    product = 2.0 * states**2  # of a law and the transition matrix
+    product = 2.0 * states**2  # product of a belief and the transition matrix
     filtering = Contest(f"filter_beliefs, {sizes}", "tokens", flops=product)
     filtering.add("hmmscope", lambda: filter_beliefs(hmm, observations), tokens)
     filtering.add("matrix products alone", _products(batch, states), 16 * batch, limit=True)
@@ -96,7 +96,7 @@ def _sparse(cyclic: bool, states: int, batch: int, length: int, *, peers: bool) 
 
 
 def _long(states: int, batch: int, length: int, *, peers: bool) -> list[Contest]:
-    """Compare states side by side in a register with one sequence per lane."""
+    """Compare two kernels: states in one register, and one sequence per lane."""
     return _calls(_process(states, 8), f"{states} states", batch, length, peers=peers)
 
 
@@ -113,7 +113,7 @@ def _calls(hmm: HMM, name_of: str, batch: int, length: int, *, peers: bool) -> l
         run = functools.partial(call, hmm, observations)
         found[name] = Contest(f"{name}, {name_of}, {batch} x {length}", "tokens")
         found[name].add("hmmscope", run, observations.numel())
-        found[name].add("hmmscope, the plain road", functools.partial(_over_lanes, run), observations.numel())
+        found[name].add("hmmscope, plain implementation", functools.partial(_over_lanes, run), observations.numel())
     if peers and installed("hmmlearn"):
         flat, lengths, model = observations.reshape(-1, 1).numpy(), [length] * batch, hmmlearn_of(hmm)
         found["smooth_beliefs"].add("hmmlearn", lambda: model.predict_proba(flat, lengths), observations.numel())

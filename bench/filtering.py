@@ -1,4 +1,4 @@
-"""Filtering: log-likelihoods, tokens per second, and the fraction of the machine's matrix-product rate."""
+"""Measure filtering (log-likelihoods): tokens per second, and the fraction of the machine's matrix-product rate."""
 
 import functools
 from typing import Any

@@ -1,4 +1,4 @@
-"""Memory of a fit besides its data: ``python -m bench.memory 1e7 1e8 1e9``, in the root of a checkout.
+"""Measure the memory of a fit besides its data: ``python -m bench.memory 1e7 1e8 1e9``, in the root of a checkout.
 
 For each number of tokens, a file with one byte per token is written and fitted in a new process, as one sequence and as
 sequences of 1000. Prints the peak of memory without file pages, above that before the fit.
@@ -47,8 +47,8 @@ def measure(path: Path, states: int, iterations: int, whole: bool, found: Any) -
     start = make_process("random-hmm", num_states=states, num_symbols=8, seed=1)
     options = FitOptions(start=start, num_restarts=1, max_iterations=iterations, tolerance=0.0)
     tokens = np.load(path, mmap_mode="r")
-    few = np.concatenate([tokens[:4], np.full((1, LENGTH), 7, np.uint8)])  # with all symbols
-    fit(few, states, axis=1, options=options)  # load compiled code
+    few = np.concatenate([tokens[:4], np.full((1, LENGTH), 7, np.uint8)])  # includes the largest symbol
+    fit(few, states, axis=1, options=options)  # loads compiled code
     most, done, before = [anonymous()], threading.Event(), anonymous()
 
     def watch() -> None:
@@ -67,10 +67,10 @@ def measure(path: Path, states: int, iterations: int, whole: bool, found: Any) -
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.memory", description=__doc__.splitlines()[0])
-    parser.add_argument("tokens", type=float, nargs="+", help="numbers of tokens")
+    parser.add_argument("tokens", type=float, nargs="+", help="numbers of tokens to measure")
     parser.add_argument("--states", type=int, default=8)
     parser.add_argument("--iterations", type=int, default=1)
-    parser.add_argument("--folder", help="folder of the temporary file")
+    parser.add_argument("--folder", help="folder for the temporary file")
     options = parser.parse_args()
     context = multiprocessing.get_context("spawn")
     say("|     tokens | sequences of | MB beyond the file | M tokens a second |\n|---|---|---|---|")

@@ -1,4 +1,4 @@
-"""Exact filter of a mixture: component-tokens per second, and the fraction of the machine's matrix-product rate."""
+"""Measure the filter of a mixture: component-tokens per second, and the fraction of the machine's matrix-product rate."""
 
 from collections.abc import Callable
 from functools import partial

@@ -1,9 +1,9 @@
-"""Peak of the processor: fused multiply-adds between registers, in enough independent chains to hide their latency.
+"""Measure the peak of the processor: fused multiply-adds between registers, in enough chains to hide their latency.
 
     sum_i = sum_i x + y        i < chains, whole registers, no memory access
 
-A product's rate divided by it is its fraction of peak. bfloat16 products have float32 sums: AMX tiles if available, else dot
-products of pairs.
+The fraction of peak of a product is its rate divided by this peak. bfloat16 products are summed in float32, by AMX tiles if
+available, else by dot products of pairs.
 """
 
 import ctypes

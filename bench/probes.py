@@ -1,4 +1,4 @@
-"""Logistic probes of all layers of a network: ours at once, scikit-learn's sequentially, with the same objective."""
+"""Compare logistic probes of all layers with the same objective: ours fits them at once, scikit-learn one by one."""
 
 from typing import Any
 
@@ -32,7 +32,7 @@ def contests(*, peers: bool, device: str = "cpu", samples: int = SAMPLES) -> lis
     contest = Contest(
         f"logistic probes, {LAYERS} layers of {WIDTH}, {x.shape[1]} examples, {COMPONENTS} classes",
         "probes",
-        "all layers wait for the slowest line search",
+        "our fit continues until the line search of the slowest layer ends",
     )
     contest.add("hmmscope", lambda: fit_logistic(x, y, COMPONENTS, ridge=RIDGE), LAYERS)
     if peers and installed("sklearn"):

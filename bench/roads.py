@@ -1,4 +1,4 @@
-"""The filter over both implementations near their crossover: states side by side in registers, and matrix products.
+"""Measure both implementations of the filter near their crossover: states in registers, and matrix products.
 
 A fixed rule (`hmmscope.inference.loop_inputs.few`) selects one, so that digits do not depend on the machine; this
 measures its cost. Numba's variables NUMBA_CPU_NAME and NUMBA_CPU_FEATURES emulate another processor.

@@ -1,4 +1,4 @@
-"""Sampling, in tokens per second."""
+"""Measure sampling in tokens per second."""
 
 import functools
 import random

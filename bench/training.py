@@ -1,4 +1,4 @@
-"""Training: tokens per second of forward pass, backward pass and AdamW at common shapes."""
+"""Measure training at common shapes: tokens per second of forward pass, backward pass and AdamW."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -123,11 +123,11 @@ def _contest(shape: Shape, peers: bool, device: str, precision: str, compiled: b
     columns = config.layout.context_length
     tokens = batch * columns
     reason = "nanoGPT has no biases; with them it is equally fast, because the same matrix products dominate both"
-    reason *= device == "cpu"  # unexplained on a GPU
+    reason *= device == "cpu"  # the reason is unknown on a GPU
     contest = Contest(f"training, {shape.name}, batch {batch}, {precision}", "tokens", reason)
     contest.add("hmmscope", _ours(_without_dropout(config), dataset, target, at_hand=True), tokens)
     contest.add("hmmscope, as in a run", _ours(config, dataset, target), tokens)
-    if precision != "float32":  # the other precision, in the same rounds
+    if precision != "float32":  # float32 as well, in the same rounds
         plain = replace(config, training=replace(config.training, precision="float32"))
         contest.add("hmmscope in float32, as in a run", _ours(plain, dataset, target), tokens)
     if compiled:

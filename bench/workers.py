@@ -1,4 +1,4 @@
-"""Trainings per hour of a sweep of small trainings with one worker and with two, in wall time."""
+"""Measure trainings per hour of wall time in a sweep of small trainings, with one worker and with two."""
 
 import tempfile
 from pathlib import Path

@@ -1,21 +1,21 @@
-"""Faults in inference that the tests must catch: a place, what stands there instead, and tests that then fail.
+"""Faults in inference that the tests must detect: the original code, its faulty replacement, and tests that then fail.
 
-`test_planted_faults.py` plants each of them into a copy of the package and runs the tests. A snippet must occur exactly
-once in its file, so that this table cannot fall behind the source.
+`test_planted_faults.py` plants each of them into a copy of the package and runs the tests. The original code must occur
+exactly once in its file, so that this table stays in agreement with the source.
 """
 
 from typing import NamedTuple
 
 
 class Fault(NamedTuple):
-    """One mistake.
+    """One fault.
 
     Attributes:
-        name: what is wrong.
-        file: below src/hmmscope.
-        original: text that occurs once in it.
-        planted: what takes its place.
-        tests: node ids below tests/, at least one of which must fail.
+        name: Short description.
+        file: Path below src/hmmscope.
+        original: Code that occurs once in the file.
+        planted: Faulty replacement.
+        tests: Node ids below tests/; at least one test must fail.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""Faults in random bits, corpora, training and storage that the tests must catch; as in `faults`."""
+"""Faults in random bits, datasets, training and storage that the tests must detect; as in `injected_faults`."""
 
 from injected_faults import Fault
 

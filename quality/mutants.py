@@ -1,7 +1,9 @@
-"""Changes of one number that verdicts depend on, to see which rules are marked: literals, constants of modules, records.
+"""Change single numbers in the code and records of rules, and list numbers that change no result on the frozen tables.
 
-python quality/mutants.py [EXPERIMENT ...]           which numbers no act of a rule depends on
-python quality/mutants.py --search [EXPERIMENT ...]  add alterations of the frozen tables on which one does
+A number is a literal, a constant of a module, or a value in the record of a rule.
+
+python quality/mutants.py [EXPERIMENT ...]           list the numbers that change no result of a rule
+python quality/mutants.py --search [EXPERIMENT ...]  add alterations of the frozen tables on which such a number does
 """
 
 import argparse
@@ -23,7 +25,7 @@ from reach import Site, functions_of, is_constant, literals, node_of, sites
 
 
 def other(value: Any) -> Any:
-    """Another value of the same kind."""
+    """Return a different value of the same type."""
     if isinstance(value, bool):
         return not value
     if isinstance(value, int):
@@ -39,7 +41,7 @@ def other(value: Any) -> Any:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Changing one
+# Changing one number
 
 
 def _function(site: Site) -> types.FunctionType:
@@ -52,7 +54,7 @@ def _function(site: Site) -> types.FunctionType:
 
 @contextmanager
 def changed(site: Site) -> Iterator[None]:
-    """The number is another one in here."""
+    """Give the number another value inside the context."""
     effects._quantile.cache_clear()
     if isinstance(site.place, str):
         before = vars(sys.modules[site.module])[site.place]
@@ -94,7 +96,7 @@ def changed(site: Site) -> Iterator[None]:
 
 
 def of_record(claim: Claim) -> dict[str, Claim]:
-    """The claim with each number of its record changed, by the name of the number."""
+    """Return copies of the claim with one number of its record changed, by the name of the number."""
     found = {
         name: replace(claim, parameters=RuleParameters(claim.parameters, **{name: other(value)}))
         for name, value in claim.parameters.items()
@@ -108,7 +110,7 @@ def of_record(claim: Claim) -> dict[str, Claim]:
 
 
 def notices(claim: Claim, numbers: list[int], kept: list[dict[str, Any]]) -> bool:
-    """Whether an act of a rule on these alterations is not the one kept, in the order in which that is soonest seen."""
+    """Return whether the result of a rule on any of these alterations differs from the stored one."""
     return any(
         not same(one, act(claim, altered_probe(claim.experiment, number)))
         for number, one in zip(numbers, kept, strict=True)
@@ -116,7 +118,7 @@ def notices(claim: Claim, numbers: list[int], kept: list[dict[str, Any]]) -> boo
 
 
 def unnoticed(experiment: str) -> dict[Site, list[Claim]]:
-    """The numbers of which no act of any rule of an experiment depends."""
+    """Return the numbers that change no result of any rule of an experiment, with their claims."""
     found = {}
     numbers = list(probe(experiment)[1])
     claims = claims_of(experiment)
@@ -130,7 +132,7 @@ def unnoticed(experiment: str) -> dict[Site, list[Claim]]:
 
 
 def search(experiment: str, tries: int = 40) -> list[int]:
-    """Alterations on which a number is noticed that the present ones do not show; added to the frozen tables."""
+    """Add alterations of the frozen tables on which numbers change a result that do not on the present ones."""
     tables, numbers = probe(experiment)
     left, chosen = unnoticed(experiment), list(numbers)
     for number in range(1, tries):
@@ -150,12 +152,12 @@ def search(experiment: str, tries: int = 40) -> list[int]:
             left = {site: own for site, own in left.items() if site not in seen}
     data = read("fixtures", experiment)
     write("fixtures", experiment, data | {"alterations": sorted(chosen)})
-    print(f"{experiment}: {sorted(chosen)}; not noticed: {', '.join(map(str, left)) or 'none'}", flush=True)
+    print(f"{experiment}: {sorted(chosen)}; numbers without effect: {', '.join(map(str, left)) or 'none'}", flush=True)
     return sorted(chosen)
 
 
 def main() -> None:
-    """See above."""
+    """Run the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--search", action="store_true")
     parser.add_argument("experiments", nargs="*")
@@ -168,7 +170,7 @@ def main() -> None:
         else:
             blind = unnoticed(experiment)
             print(
-                f"{experiment}: {len(sites(claims_of(experiment)))} numbers, not noticed {len(blind)}: "
+                f"{experiment}: {len(sites(claims_of(experiment)))} numbers, {len(blind)} without effect: "
                 f"{'; '.join(map(str, blind))}",
                 flush=True,
             )

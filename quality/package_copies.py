@@ -1,4 +1,4 @@
-"""Tests on a copy of the package in a process of its own, forked from one that has imported all but the package."""
+"""Run tests on a copy of the package, in a process forked from one that has imported everything but the package."""
 
 import contextlib
 import os
@@ -10,12 +10,12 @@ import forking
 
 
 def run(root: Path, options: list[str], cache: Path | None) -> tuple[int | None, str]:
-    """Exit code and output of pytest where `root` comes before the installed package.
+    """Run pytest with `root` before the installed package on the path; return its exit code and output.
 
     Args:
-        root: holds the folder `hmmscope`.
-        options: of pytest.
-        cache: where compiled functions are kept; None: beside their files.
+        root: Folder that contains the folder `hmmscope`.
+        options: Arguments of pytest.
+        cache: Folder of compiled functions; None stores them next to their source files.
     """
     with tempfile.NamedTemporaryFile("r", dir=root) as printed:
         process = forking.start(_run, root, options, cache, printed.name)
@@ -28,8 +28,8 @@ def _run(root: Path, options: list[str], cache: Path | None, printed: str) -> No
     import pytest
 
     os.environ.update(PYTHONPATH=str(root), PYTHONDONTWRITEBYTECODE="1", OMP_NUM_THREADS="1")
-    os.environ.pop("PYTEST_ADDOPTS", None)  # of whoever runs the tests about these tests
-    sys.dont_write_bytecode = True  # a fault of the same length within the same second would not be seen
+    os.environ.pop("PYTEST_ADDOPTS", None)  # of the outer pytest
+    sys.dont_write_bytecode = True  # otherwise a fault of the same length, written in the same second, would be missed
     sys.path.insert(0, str(root))
     if cache is not None:
         os.environ["NUMBA_CACHE_DIR"] = numba.config.CACHE_DIR = str(cache)

@@ -1,4 +1,4 @@
-"""What changes a rule is noticed, and how it is written is not: numbers of rules, gates and intervals, and their code."""
+"""Changed numbers of rules, gates and intervals require a new version of the rule; rewritten code does not."""
 
 import ast
 import importlib.util
@@ -35,7 +35,7 @@ from reach import Site, law_sites, literals, node_of, reached, sites
 RESULTS = kept_results.RESULTS
 #: Packages whose constants and functions rules use.
 OUTER = ("hmmscope_papers.", "hmmscope_studies.")
-#: Whose frozen tables are judged within a tenth of a second.
+#: Experiments with rules that take less than a tenth of a second on their frozen tables.
 QUICK = (
     "limits-fig2",
     "limits-table3",
@@ -47,7 +47,7 @@ QUICK = (
 
 
 def marked(claim: Claim) -> bool:
-    """Whether a rule, as it is now, would have to have another version."""
+    """Return whether the rule, as it is now, requires a new version."""
     kept = kept_acts(claim.experiment)[claim.name]
     for number, before in kept["acts"].items():
         now = act(claim, altered_probe(claim.experiment, int(number)))
@@ -57,12 +57,12 @@ def marked(claim: Claim) -> bool:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# What a verdict depends on
+# Numbers that a verdict depends on
 
 
 @contextmanager
 def set_to(module: ModuleType, name: str, value: Any) -> Iterator[None]:
-    """A constant has another value in every module that knows it."""
+    """Give a constant another value in every module that imports it."""
     before = vars(module)[name]
     places = [
         m for m in list(sys.modules.values()) if vars(m).get(name) is before and m.__name__.startswith("hmmscope")
@@ -98,7 +98,7 @@ CHANGES: dict[str, tuple[Callable[[], AbstractContextManager[None]], tuple[str, 
 
 
 def claims_named(names: tuple[str, ...]) -> list[Claim]:
-    """Claims, or the first with a rule of an experiment of that name."""
+    """Return claims by name; the name of an experiment stands for its first claim with a rule."""
     known = registry.entries("claim")
     return [known[n] if n in known else next(c for c in claims_of(n) if c.rule or len(claims_of(n)) < 4) for n in names]
 
@@ -115,14 +115,14 @@ def test_what_turns_verdicts_marks_the_rules_that_reach_it_and_no_other(name: st
 
 @pytest.mark.drawn(1, of="numbers of records")
 def test_every_number_of_a_record_is_a_part_of_its_rule() -> None:
-    """With the level, which is that of every interval."""
+    """This includes the level of the intervals."""
     for claim in registry.in_order("claim"):
         kept = kept_acts(claim.experiment)[claim.name]
         for name, other in of_record(claim).items():
             assert complaint(other, kept, kept["acts"]) is not None, (claim.name, name)
 
 
-#: What no verdict turns on, or what no one chooses: tasks and names, facts of the papers' tables, widths of laws, rounding.
+#: Constants that change no verdict or are no choice: tasks, names, values in the papers' tables, widths of laws, rounding.
 NO_CHOICES = {
     "WIDTH", "_SEEN", "TASKS", "TABLE_3", "COMPARED", "CYCLES", "FAST", "STAGES", "PAPER_LENGTH", "LEAST_SHARE", "PAPER_CAP",
     "SHOWN", "FOUR", "FORGETTING", "REMEMBERING", "ARRANGEMENTS", "MAX_DISTANCE", "NGRAMS", "PROCESSES", "FACTORS",
@@ -131,7 +131,7 @@ NO_CHOICES = {
 
 
 def test_every_constant_that_a_verdict_depends_on_is_in_the_records() -> None:
-    """Under its name; a record may have another value, which counts."""
+    """The record has it under the same name; its value in the record is the one in use."""
     missing = []
     for claim in registry.in_order("claim"):
         if claim.is_question:
@@ -144,22 +144,22 @@ def test_every_constant_that_a_verdict_depends_on_is_in_the_records() -> None:
     assert missing == []
 
 
-#: Numbers that stand in functions of rules and are no choices, by function: what a law needs to exist, facts of the papers,
-#: names of layers, rounding of a share of the training.
+#: Functions of rules with numbers that are no choices: conditions for a law to exist, facts of the papers, names of layers,
+#: rounding of a share of the training.
 NO_THRESHOLDS = {
     "limits.table3:log_excess", "limits.tables:_at_share", "limits.fig4_cot:_drifts", "limits.theorem5_2:_with_formula",
     "multitask.lemma1:power_of_gamma", "beyond_multitask.windows:exponential_rather",
     "beyond_multitask.construction_vs_trained:_estimate",
 }  # fmt: skip
-#: The plan of the paper's own trainings.
+#: Module with the plan of the paper's own trainings.
 _PLAN = "limits.trainings:"
-#: Of gates, the arguments that are thresholds; a share lies between 0 and 1, and a number has no end.
+#: Positions of the arguments of gates that are thresholds. `_ENDS` are natural bounds of a range, not choices.
 GATES = {"learned": (1,), "room": (1,), "converged": (1,), "flat": (1,), "regime": (1, 2)}
 _ENDS = (0, 1.0)
 
 
 def ruled() -> dict[str, Any]:
-    """The functions of the papers that rules reach, by name."""
+    """Return the functions of the papers and studies that rules call, by name."""
     found: dict[str, Any] = {}
     for claim in registry.in_order("claim"):
         if not claim.is_question:
@@ -168,7 +168,7 @@ def ruled() -> dict[str, Any]:
 
 
 def test_no_threshold_of_a_verdict_stands_in_code() -> None:
-    """It stands in the record: where a reader finds it, and a protocol names it."""
+    """Thresholds belong into the record, where readers find them and protocols refer to them."""
     plain = {}
     for name, one in ruled().items():
         node = node_of(one.__module__, one.__qualname__)
@@ -202,7 +202,7 @@ def test_no_gate_has_its_threshold_in_code() -> None:
 
 
 class Asked(RuleParameters):
-    """Numbers that note which of them were asked for."""
+    """Parameters of a rule that record which of them were read."""
 
     def __init__(self, numbers: RuleParameters) -> None:
         super().__init__(numbers)
@@ -215,7 +215,7 @@ class Asked(RuleParameters):
 
 @pytest.mark.drawn(1, of="numbers of records")
 def test_every_number_of_a_record_is_asked_for() -> None:
-    """On the tables as they are or one of their alterations: a number that nobody reads would be no part of a rule."""
+    """Some table, original or altered, makes the rule read each number; an unread number would not belong to the rule."""
     idle = []
     for claim in registry.in_order("claim"):
         numbers = Asked(claim.parameters)
@@ -238,7 +238,7 @@ def test_the_level_of_intervals_is_in_every_record_and_moves_them() -> None:
 
 
 def drawn(count: int, experiments: tuple[str, ...]) -> list[Site]:
-    """Numbers of rules, other ones whenever the source has changed."""
+    """Draw numbers of rules at random, seeded by the digest of the source."""
     found = sorted({site for name in experiments for site in sites(claims_of(name))}, key=str)
     return random.Random(source_digest()).sample(found, count)
 
@@ -248,7 +248,7 @@ def affected(claim: Claim, tables: Tables, before: dict[str, Any]) -> bool:
 
 
 def unmarked(experiment: str, chosen: list[Site]) -> list[str]:
-    """Rows of the ledger that a change of a number changes, while nothing asks for a version: it must be none."""
+    """Return rows of the ledger that change with a number although no new version of the rule is required."""
     known = [path for name in (experiment, f"{experiment}@*") for path in RESULTS.glob(f"*/{name}")]
     folders = [path for path in known if (path / "findings.json").is_file()]
     kept = [read_tables(folder)[1] for folder in folders]
@@ -266,7 +266,7 @@ def unmarked(experiment: str, chosen: list[Site]) -> list[str]:
 @pytest.mark.drawn(3)
 @pytest.mark.parametrize("experiment", QUICK)
 def test_no_row_of_the_ledger_changes_unmarked(experiment: str) -> None:
-    """Two numbers of each; all of them in the slow test."""
+    """Two numbers of each experiment; the slow test has all of them."""
     assert unmarked(experiment, drawn(2, (experiment,))) == []
 
 
@@ -279,7 +279,7 @@ def test_no_row_of_the_ledger_changes_unmarked_whatever_the_number(experiment: s
 @pytest.mark.slow
 @pytest.mark.parametrize("site", law_sites(), ids=str)
 def test_no_row_of_the_ledger_changes_unmarked_by_a_law_of_verdicts(site: Site) -> None:
-    """On the rows of three experiments, which have every rule and gate between them."""
+    """On the rows of three experiments, which together use every rule and gate."""
     rows = [(claim, read_tables(RESULTS / "small" / name)[1]) for name in QUICK[:3] for claim in claims_of(name)]
     before = [act(claim, tables) for claim, tables in rows]
     with changed(site):
@@ -288,11 +288,11 @@ def test_no_row_of_the_ledger_changes_unmarked_by_a_law_of_verdicts(site: Site) 
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# How it is written
+# Rewritten code
 
 
 class Renamed(ast.NodeTransformer):
-    """Local variables have other names."""
+    """Rename local variables."""
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
         stored = {n.id for n in ast.walk(node) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
@@ -305,7 +305,7 @@ class Renamed(ast.NodeTransformer):
 
 
 def rewritten(module: ModuleType, folder: Path) -> ModuleType:
-    """A module in another folder, under another name, with locals renamed, imports turned round and all reformatted."""
+    """Load a copy of a module under another name, with renamed locals, reversed imports and other formatting."""
     assert module.__file__ is not None
     tree = ast.parse(Path(module.__file__).read_text())
     head = [one for one in tree.body if isinstance(one, ast.Import | ast.ImportFrom)]
@@ -345,7 +345,7 @@ def test_how_a_rule_is_written_changes_nothing(
 
 
 def test_no_version_is_a_digest() -> None:
-    """Nothing in the package looks at the source of a rule or a measurement, but for the tests."""
+    """No module of the packages reads the source of a rule or a measurement."""
     package = Path(hmmscope.__file__).parent
     readers = (package / "lab", *(Path(str(one.__file__)).parent for one in (hmmscope_papers, hmmscope_studies)))
     paths = [path for folder in readers for path in folder.rglob("*.py")]

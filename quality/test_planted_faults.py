@@ -1,4 +1,4 @@
-"""Every planted fault is caught by the tests that should catch it, and without it they pass."""
+"""The tests of each planted fault fail with the fault and pass without it."""
 
 import dataclasses
 import importlib
@@ -22,7 +22,7 @@ PACKAGE = Path(package_file).parent
 
 
 def source_of(file: str) -> Path:
-    """A file below src/hmmscope, or ``../<package>/<file>`` of another package."""
+    """Return the path of a file below src/hmmscope, or of ``../<package>/<file>`` in another package."""
     if not file.startswith("../"):
         return PACKAGE / file
     package, _, rest = file.removeprefix("../").partition("/")
@@ -30,7 +30,7 @@ def source_of(file: str) -> Path:
 
 
 FAULTS = {fault.name: fault for fault in (*IN_INFERENCE, *IN_BITS, *IN_DATA, *IN_MEASUREMENTS, *ON_DISK)}
-#: Caught within seconds: none of them needs anything compiled anew.
+#: Faults that are detected within seconds, because nothing has to be compiled again.
 QUICK = (
     "no initial law",
     "a mixture predicts from beliefs not moved on",
@@ -43,19 +43,19 @@ QUICK = (
 
 @dataclasses.dataclass
 class Copy:
-    """A copy of the package, with one fault at a time, and tests run on it in a process of their own."""
+    """A copy of the package into which one fault at a time is planted; tests run on it in a separate process."""
 
     root: Path
 
     @classmethod
     def make(cls, root: Path) -> "Copy":
-        """With what is compiled already, which is kept by the time and the size of its file."""
+        """Copy the packages with their compiled functions; these are valid for files with equal time and size."""
         for package in (PACKAGE, *(Path(one.__file__).parent for one in (hmmscope_papers, hmmscope_studies))):
             shutil.copytree(package, root / package.name, ignore=shutil.ignore_patterns("*.pyc"))
         return cls(root)
 
     def pytest(self, tests: tuple[str, ...], *, anew: bool = False) -> tuple[int | None, str]:
-        """Exit code (0: all passed; 1: some failed; anything else: they did not run) and what was printed."""
+        """Run tests; return the exit code (0: all passed, 1: some failed, other: they did not run) and the output."""
         nodes = [str(TESTS / test) for test in tests]
         base = Path(tempfile.mkdtemp(dir=self.root))
         options = ["-x", "-q", "-o", "addopts=", "-p", "no:cacheprovider", "--timeout", "500", "--basetemp", str(base)]
@@ -64,7 +64,11 @@ class Copy:
         )
 
     def caught(self, fault: Fault) -> bool:
-        """Whether its tests fail with the fault. AssertionError if it has no place, or if they cannot even run."""
+        """Return whether the tests fail with the fault.
+
+        Raises:
+            AssertionError: The original code does not occur exactly once, or the tests cannot run.
+        """
         file = self.root / "hmmscope" / fault.file
         text, before = file.read_text(), file.stat()
         found = text.count(fault.original)
@@ -72,17 +76,17 @@ class Copy:
         assert fault.original != fault.planted
         try:
             file.write_text(text.replace(fault.original, fault.planted))
-            # A compiled function is kept by the time of its own file, so a fault below it needs all compiled anew.
+            # The cache of a compiled function depends on its own file only, so a fault in a callee needs an empty cache.
             code, printed = self.pytest(fault.tests, anew=fault.file.startswith(("kernels/", "engine/")))
         finally:
             file.write_text(text)
             os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
         assert code in (0, 1), f"{fault.name}: the tests did not run\n{printed[-3000:]}"
-        assert "ERROR" not in printed, f"{fault.name}: a test broke before it began\n{printed[-3000:]}"
+        assert "ERROR" not in printed, f"{fault.name}: a test failed during setup\n{printed[-3000:]}"
         return code == 1
 
     def must_pass(self, tests: set[str]) -> None:
-        """AssertionError unless all pass on the copy as it is."""
+        """Assert that the tests pass on the unchanged copy."""
         code, printed = self.pytest(tuple(sorted(tests)))
         assert code == 0, f"without a fault:\n{printed[-3000:]}"
 
@@ -100,7 +104,7 @@ def ids_of(names: tuple[str, ...]) -> set[str]:
 
 
 def test_the_table() -> None:
-    """At least forty faults, each in one place of the source as it is, each with tests that exist."""
+    """At least forty faults; the code of each occurs once in the source, and its tests exist."""
     faults = [*IN_INFERENCE, *IN_BITS, *IN_DATA, *IN_MEASUREMENTS, *ON_DISK]
     assert len(faults) == len(FAULTS) >= 40
     assert set(QUICK) <= set(FAULTS)
@@ -115,13 +119,13 @@ def test_the_table() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", QUICK)
 def test_quick_faults_are_caught(name: str, copy: Copy) -> None:
-    """Without a fault the same tests pass: the next test."""
+    """`test_a_change_of_no_consequence_is_not_caught` shows that the same tests pass without a fault."""
     assert copy.caught(FAULTS[name])
 
 
 @pytest.mark.slow
 def test_a_change_of_no_consequence_is_not_caught(copy: Copy) -> None:
-    """The check can fail: what is no fault, or has no place, or keeps the tests from running, is not a caught one."""
+    """Harmless changes, missing code, and code with which the tests cannot run do not count as detected faults."""
     fault = FAULTS["half the Kalman gain"]._replace(tests=tuple(sorted(ids_of(QUICK))))
     harmless = fault._replace(planted="mean = mean + 1.0 * innovation @ step.gain.T")
     assert not copy.caught(harmless)

@@ -1,4 +1,4 @@
-"""What mutants of the core survived once: each test fails for the mutant that it is named after."""
+"""Tests for mutants that no test detected before: each test fails on the mutant that its name describes."""
 
 import inspect
 import os
@@ -74,11 +74,11 @@ def test_words_that_are_longer_than_the_layout_are_refused() -> None:
 @pytest.mark.parametrize("name", ["a", "ab", "abc", "abcd", "abcde"])
 def test_a_header_with_texts_is_as_long_as_tensors_need(name: str, tmp_path: Path) -> None:
     data = store.tensor_bytes({"x": torch.zeros(2)}, {name: "text"})
-    assert int.from_bytes(data[:8], "little") % 8 == 0  # tensors begin where every type of theirs may
+    assert int.from_bytes(data[:8], "little") % 8 == 0  # the data is aligned for every type of tensor
 
 
 def test_tensors_without_numbers_are_mapped(tmp_path: Path) -> None:
-    """The header fills the file."""
+    """The file contains only a header."""
     store.write_tensors(tmp_path / "x.safetensors", {"x": torch.zeros(0)})
     tensors = mapped.map_tensors(tmp_path / "x.safetensors")[0]
     assert tensors["x"].shape == (0,)
@@ -95,7 +95,7 @@ def test_what_is_left_out_of_a_list_is_counted() -> None:
 
 
 def test_places_of_certainty_are_a_triangle_in_the_middle_of_the_square() -> None:
-    """Equal sides, a margin on each side, and what is below is as much as what is above."""
+    """The triangle has equal sides and equal margins above and below."""
     a, b, c = scatter_data.CORNERS
     sides = [float(np.linalg.norm(one - other)) for one, other in ((a, b), (b, c), (c, a))]
     assert sides == pytest.approx([1 / 1.28] * 3)
@@ -148,7 +148,7 @@ def test_demonstrations_of_text_may_have_one_observation() -> None:
 
 
 def test_a_name_that_is_not_one_token_is_passed_over() -> None:
-    """H to Z are not."""
+    """The letters H to Z are several tokens each."""
     assert TextLayout(tokenizer=tokenizer("pieces"), names=9, length=2).names == (*"ABCDEFG", "t", "the")
 
 
@@ -230,7 +230,7 @@ def test_few_long_sequences_are_cut_into_fifty_blocks_of_sixteen_at_least(symbol
 def test_a_file_beyond_all_memory_is_not_read(tmp_path: Path) -> None:
     path = tmp_path / "x"
     path.touch()
-    os.truncate(path, disk.MOST_BYTES)  # holds nothing
+    os.truncate(path, disk.MOST_BYTES)  # a sparse file without data
     with disk.reading(path, managed=False):
         pass
     os.truncate(path, (1 << 40) + 1)

@@ -7,17 +7,17 @@
 
 Samples are functions of a seed, so they are drawn again; a stored untrained result must be reproduced.
 
-*N-grams* are tuned for each order on other prompts of the pool, with context trees, and replace the rows of n-grams of
-one strength; gains over them follow. Sisters are folders of experiments on the same runs; they get the gains in their
-tables "setting". The filter given the HMM must equal the stored one. Gains are differences of unpaired means, so their
-intervals are too wide.
+*Tuned n-gram baselines* have a strength that is tuned for each order on other prompts of the pool; they include context
+trees. They replace the rows of n-grams with one fixed strength, and the gains of networks over them are computed again. A
+SISTER is the folder of another experiment on the same runs; its table "setting" gets the gains. The rows of the filter
+given the HMM must equal the stored ones. Gains are differences of unpaired means, so their intervals are too wide.
 
-In the studies of heads, positions and rank, and of learning in context, they replace n-grams of one strength in the tables
-"end", "predictions" and "convergence". The untrained network, and for chains the exact filter, must equal the stored one.
+In the studies of heads, positions and rank, and of learning in context, the new rows are in the tables "end", "predictions"
+and "convergence". The untrained network, and for chains the exact filter, must equal the stored ones.
 
 *Constant answer* of limits-fig4-cot: the untrained network must equal the stored one.
 
-parts.jsonl records the version of the measurement that added the rows.
+parts.jsonl stores the version of the measurement that added the rows.
 """
 
 import argparse
@@ -79,15 +79,17 @@ def counted(config: RunConfig, own: dict[str, Rows], sizes: Row) -> dict[str, li
             rows = [{"pool": pool} | row for row in score.rows(axis, columns[axis])]
             told = own[axis].where(pool=pool, predictor=TOLD, metric="loss")
             if not same(told, Rows(rows).where(predictor=TOLD, metric="loss"), "x"):
-                raise ValueError(f"{config.process.name}, seed {config.seed}, {pool}: other prompts than were kept")
+                raise ValueError(
+                    f"{config.process.name}, seed {config.seed}, {pool}: the prompts differ from the stored ones"
+                )
             found[axis] += [row for row in rows if row["predictor"] in NGRAMS]
     return found
 
 
 def gain(network: Rows, counting: Rows, sign: int) -> Row:
-    """Return a network's mean minus that of the best n-gram baseline, times the sign, with the interval of unpaired means.
+    """Return the difference of means of a network and the best n-gram baseline, times `sign`, with its unpaired interval.
 
-    Several positions are averaged, with fully dependent errors.
+    Positions are averaged as if their errors were fully dependent.
     """
     metric = network[0]["metric"]
     means = {name: [row["value"] for row in rows] for name, rows in counting.by("predictor").items()}
@@ -125,7 +127,7 @@ def of_model(own: dict[str, Rows], made: dict[str, list[Row]]) -> tuple[list[Row
 
 
 def replaced(rows: Rows, old: Any, new: list[Row]) -> list[Row]:
-    """Replace the old rows with new ones at the place of the first."""
+    """Remove the old rows and insert the new ones at the place of the first old row."""
     first = next((place for place, row in enumerate(rows) if old(row)), len(rows))
     kept = [row for row in rows if not old(row)]
     place = sum(not old(row) for row in rows[:first])
@@ -145,7 +147,7 @@ def constant_rows(plan: ExperimentPlan, seed: int, part: dict[str, list[Row]]) -
         found = Rows(error_rows(run, plan.sizes["samples"]))
         where = {key: found[0][key] for key in ("task", "layers", "block_length")}
         if not same(kept.where(predictor="untrained", **where), found.where(predictor="untrained"), "position"):
-            raise ValueError(f"{where}, seed {seed}: other samples than were kept")
+            raise ValueError(f"{where}, seed {seed}: the samples differ from the stored ones")
         rows += found.where(predictor="constant")
     return {"errors": rows}
 
@@ -165,7 +167,7 @@ def study_rows(plan: ExperimentPlan, seed: int, part: dict[str, list[Row]]) -> d
         where, prompts = plan.experiment.setting(run), repr((config.process, config.layout))
         found = Rows(end_rows(run, samples, baselines=prompts not in counted))
         if not same(rows.where(predictor="untrained", **where), found.where(predictor="untrained"), "metric"):
-            raise ValueError(f"{where}, seed {seed}: other prompts than were kept")
+            raise ValueError(f"{where}, seed {seed}: the prompts differ from the stored ones")
         counted.setdefault(prompts, [row for row in found if is_ngram(row["predictor"])])
         own = [where | row for row in counted[prompts]]
         old = lambda row, where=where: is_ngram(row["predictor"]) and where.items() <= row.items()  # noqa: E731
@@ -188,7 +190,7 @@ def context_rows(plan: ExperimentPlan, seed: int, part: dict[str, list[Row]]) ->
         for known in ("optimum", "untrained"):
             kept = rows.where(network=known, metric="loss", **about)
             if not same(kept, found.where(network=known, metric="loss"), "position"):
-                raise ValueError(f"{about}, seed {seed}: other samples than were kept")
+                raise ValueError(f"{about}, seed {seed}: the samples differ from the stored ones")
         own = [row for row in found if is_ngram(row["network"])]
         facts = {key: ends.where(**about)[0][key] for key in ("mixing_time", "entropy_rate")}
         reached = [about | facts | row for row in convergence_rows(Rows(own))]
@@ -197,7 +199,7 @@ def context_rows(plan: ExperimentPlan, seed: int, part: dict[str, list[Row]]) ->
     return {"predictions": rows, "convergence": ends}
 
 
-#: Rows added to experiments without sisters, and their names.
+#: Function that adds the rows, and the name of the rows, for experiments without sisters.
 ALONE: dict[str, tuple[Change, str]] = {
     "limits-fig4-cot": (constant_rows, "constant"),
     "multitask-heads": (study_rows, "counting"),
@@ -208,7 +210,7 @@ ALONE: dict[str, tuple[Change, str]] = {
 
 
 def rewrite(folder: Path, change: Change, what: str) -> None:
-    """Store a folder's tables with the tables that `change` returns."""
+    """Replace tables of a folder with the tables that `change` returns, and write its seal again."""
     about, seal = store.read_json(folder / "experiment.json"), open_sealed(folder)
     assert seal is not None, f"{folder}: has no seal"
     plan = ExperimentPlan.from_data(about["experiment"], about["scale"], about["config"])
@@ -233,7 +235,7 @@ def rewrite(folder: Path, change: Change, what: str) -> None:
 
 
 def by_model(change: Callable[[ExperimentPlan, int, str, dict[str, Rows]], dict[str, list[Row]]]) -> Change:
-    """Apply a change to each model's tables of a part."""
+    """Return a change of a part that applies `change` to the tables of each model."""
 
     def of_part(plan: ExperimentPlan, seed: int, part: dict[str, list[Row]]) -> dict[str, list[Row]]:
         made = dict(part)

@@ -125,7 +125,7 @@ def hours_a_seed(folder: str, rows: list[dict[str, Any]]) -> float:
     seeds = next(row["seeds"] for row in rows if row["folder"].partition("results/")[2] == folder)
     found = core_hours(read_tables(kept_results.RESULTS / folder)[1])
     if not found:
-        raise SystemExit(f"article: {PLANS.name}: results/{folder} does not say what it has cost")
+        raise SystemExit(f"article: {PLANS.name}: results/{folder} has no core-hours; give hours in the plan")
     return sum(found.values()) / seeds
 
 
@@ -143,12 +143,12 @@ def what_decides(plan: dict[str, Any], rows: list[dict[str, Any]]) -> tuple[str,
 
 
 def deciding(rows: list[dict[str, Any]]) -> str:
-    """Tabulate plans for undecided headlines; SystemExit if one has no plan."""
+    """Tabulate plans for undecided headlines; raise SystemExit if a headline has no plan."""
     plans = tomllib.loads(PLANS.read_text())["plans"].values()
     told = {name: plan for plan in plans for name in plan["headlines"]}
     open_rows = [row for row in rows if row["verdict"] not in DECIDED]
     if missing := [row["claim"] for row in open_rows if row["claim"] not in told]:
-        raise SystemExit(f"article: {PLANS.name} does not say what would decide {', '.join(missing)}")
+        raise SystemExit(f"article: {PLANS.name} has no plan that would decide {', '.join(missing)}")
     cells = []
     for plan in plans:
         own = [row["claim"] for row in open_rows if row["claim"] in plan["headlines"]]
@@ -159,7 +159,7 @@ def deciding(rows: list[dict[str, Any]]) -> str:
 
 
 def sensitivity(rows: list[dict[str, Any]]) -> str:
-    """Tabulate power, and changes that turn a verdict."""
+    """Tabulate power, and the changes that turn a verdict into another one."""
     cells = (
         (
             code(row["claim"]),

@@ -2,9 +2,9 @@
 
     nice python scripts/benchmark_references.py [--samples 500] [--seeds 1] [--tasks A,B]
 
-Each is fitted to the first samples of the stream `train` of a seed and scored as a submission, on other samples. Writes
-studies/src/hmmscope_studies/benchmark/references.json, which the leaderboard shows. Tasks that keep process, layout and
-target from version 1 keep their rows, if only others are named.
+Each reference is fitted to the first samples of the stream `train` of a seed and scored like a submission, on other
+samples. The script writes studies/src/hmmscope_studies/benchmark/references.json, which the leaderboard shows. With --tasks,
+the other tasks keep their stored rows.
 """
 
 import argparse
@@ -30,11 +30,11 @@ from hmmscope_studies.benchmark.scoring import SCORED, ScoredSamples, _constant,
 from hmmscope_studies.benchmark.tasks import VERSION, BenchmarkTask, tasks_of
 
 OUT = Path(__file__).resolve().parents[1] / "studies/src/hmmscope_studies/benchmark/references.json"
-#: Numbers of states among which BIC chooses, restarts and iterations of each fit; longest prefix and suffix of words.
+#: Numbers of states for BIC, restarts and iterations of each fit, and the longest prefix and suffix for spectral learning.
 SIZES, FIT, WORD = range(1, 11), {"num_restarts": 8, "quiet": True}, 2
 #: Smallest probability of learned operators, whose answers may be negative.
 LEAST = 1e-3
-#: Answers from observations (sample, time) for the positions of a task.
+#: Maps observations (sample, time) to answers at the positions of a task.
 Answers = Callable[[BenchmarkTask, ScoredSamples], Tensor]
 
 
@@ -57,7 +57,7 @@ def by_em(num_states: int | Sequence[int]) -> Callable[[BenchmarkTask, Tensor], 
 
 
 def spectral(task: BenchmarkTask, observations: Tensor) -> Answers:
-    """Learn operators of the true rank from frequencies of words, wherever they stand in a sample."""
+    """Learn operators of the true rank from frequencies of words at all positions of a sample."""
     process = task.generator(scored=False)
     count = process.num_symbols
 
@@ -111,7 +111,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--samples", type=int, default=500)
     parser.add_argument("--seeds", type=int, default=1)
-    parser.add_argument("--tasks", help="only these; the others keep what was measured before")
+    parser.add_argument("--tasks", help="comma-separated tasks to measure; the others keep their stored rows")
     given = parser.parse_args()
     warnings.simplefilter("ignore")
     every = json.loads(OUT.read_text())
@@ -122,13 +122,13 @@ def main() -> None:
         name: {task: value for task, value in before.get(name, {}).items() if task in names} for name in REFERENCES
     }
     for task in asked:
-        if task.target != "observation":  # labels that no fit of the symbols predicts
+        if task.target != "observation":  # labels that a fit to the symbols cannot predict
             continue
         for name, learn in REFERENCES.items():
             try:
                 values = [solved(task, learn, seed, given.samples) for seed in range(given.seeds)]
                 value = float(np.mean(values))
-            except InputError as error:  # no HMM, or a prompt that no HMM of symbols reads
+            except InputError as error:  # the process is no HMM, or its prompts are not sequences of its symbols
                 print(f"{task.name}, {name}: {' '.join(str(error).split())[:100]}")
                 value = math.nan
             rows[name][task.name] = None if math.isnan(value) else round(value, 4)

@@ -133,7 +133,7 @@ def kind_tests(modules: Modules) -> list[str]:
     ]
 
 
-#: Registries with dictionaries of their names elsewhere that would be closed.
+#: Kinds of registered objects for which dictionaries of their names elsewhere are counted.
 OPEN_KINDS = ("process", "layout", "model", "emission", "density", "adapter", "experiment", "page")
 
 
@@ -160,7 +160,7 @@ MOST_PARAMETERS = 9
 
 
 def long_signatures(modules: Modules) -> list[str]:
-    """List functions of the front doors and instruments with more than `MOST_PARAMETERS` parameters besides ``**``."""
+    """List functions of the public interface and instruments with more than `MOST_PARAMETERS` parameters besides ``**``."""
     import hmmscope
     import hmmscope.lab
     import hmmscope_papers.constructions
@@ -181,7 +181,7 @@ def long_signatures(modules: Modules) -> list[str]:
     return [f"{name}: {count} parameters" for name, count in counts.items() if count > MOST_PARAMETERS]
 
 
-#: Doors with the functions that are reached from them, some with a local value of the call; the last one does the work.
+#: Functions on the way from each entry point, some with a required local value of the call; the last does the work.
 TURNS: dict[str, dict[tuple[str, str], tuple[str, object] | None]] = {
     "train": {
         ("hmmscope.registry", "build_spec"): ("kind", "process"),
@@ -213,7 +213,7 @@ def _through(door: str, folder: str) -> None:
 
 @cache
 def ways(door: str) -> tuple[tuple[str, ...], ...]:
-    """Return the modules of the calls that are open at each of a door's `TURNS`, from the door down."""
+    """Return the modules of the call stack at each of an entry point's `TURNS`, from the entry point down."""
     import hmmscope
 
     found, top = dict[tuple[str, str], tuple[str, ...]](), getattr(hmmscope, door)
@@ -244,19 +244,19 @@ def ways(door: str) -> tuple[tuple[str, ...], ...]:
 
 
 def entered_twice(modules: Modules) -> list[str]:
-    """List modules that are left and entered again on the way from a door to its work."""
+    """List modules that are left and entered again on the way from an entry point to its work."""
     return [f"{door}: {name}" for door in TURNS for name, count in Counter(ways(door)[-1]).items() if count > 1]
 
 
 def unlisted_ways(modules: Modules) -> list[str]:
-    """List ways from a door to its work that CONTRIBUTING.md does not give."""
+    """List ways from an entry point to its work that are missing in CONTRIBUTING.md."""
     lines = {door: ", ".join(f"`{name.removeprefix('hmmscope.')}`" for name in ways(door)[-1]) for door in TURNS}
     rows = [f"| `hs.{door}` | {line} |" for door, line in lines.items()]
     text = (ROOT / "CONTRIBUTING.md").read_text("utf-8")
     return [row for row in rows if row not in text]
 
 
-#: Quantities with their places and the largest number allowed. Sizes are those of 2026-11-28; what adds to them raises them.
+#: Quantities with their places and limits. Sizes are those of 2026-11-28; a change that needs more raises the limit.
 SECTIONS: dict[str, tuple[Callable[[Modules], list[str]], int]] = {
     "lines of the library": (of_ring("library"), 57_646),
     "lines of the lab": (of_ring("lab"), 15_660),

@@ -2,9 +2,9 @@
 
     python scripts/check_evidence.py --repetitions 100 --out quality/evidence_checks.json
 
-The answer is a sum over all paths of the states, or the mean of 16 estimates with 1024 particles per run, whose runs are
-unbiased. Each row has the mean error in nats with its standard error (that of the answer
-included), the share of repetitions whose stated error (half of a 95 % interval) holds, and processor seconds per repetition.
+The answer is a sum over all paths of the states, or the mean of 16 estimates with 1024 particles per run; each run is
+unbiased. Each row has the mean error in nats with its standard error (including that of the answer), the share of
+repetitions with an error within the stated one (half of a 95 % interval), and processor seconds per repetition.
 """
 
 import argparse
@@ -35,7 +35,7 @@ LONG, ESTIMATES = {"MOST_PARTICLES": 1024, "WORK": 2**60, "DENSITIES": 512}, 16
 
 
 class Problem(NamedTuple):
-    """A problem by name: estimate of a seed, and the exact answer if paths can be enumerated."""
+    """A problem with its name, the estimate as a function of a seed, and the exact answer if paths can be enumerated."""
 
     name: str
     estimate: Callable[[int], Evidence | None]
@@ -61,7 +61,7 @@ def problems() -> Iterator[Problem]:
 
 
 def drawn(stay: float, own: float, size: int, length: int) -> np.ndarray:
-    """Return symbols of an HMM whose states persist and prefer one of six symbols."""
+    """Return symbols of an HMM with persistent states that each prefer one of six symbols."""
     hmm = hs.HMM(
         np.full(size, 1 / size),
         np.full((size, size), (1 - stay) / (size - 1)) + (stay - (1 - stay) / (size - 1)) * np.eye(size),
@@ -85,7 +85,7 @@ def numeric(name: str, values: np.ndarray, size: int, emission: str) -> Problem:
 
 
 def by_paths(symbols: np.ndarray, size: int, num_symbols: int) -> float:
-    """Return log P(symbols): of each path, products of Dirichlet-multinomials of its counts, added up."""
+    """Return log P(symbols), the sum over paths of products of Dirichlet-multinomials of the path's counts."""
     total = []
     for path in product(range(size), repeat=len(symbols)):
         first, moves, seen = np.zeros((1, size)), np.zeros((size, size)), np.zeros((size, num_symbols))
@@ -132,7 +132,7 @@ def measured(problem: Problem, repetitions: int) -> dict[str, Any]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--repetitions", type=int, default=100, metavar="N")
-    parser.add_argument("--only", default="", metavar="TEXT", help="problems whose name contains TEXT")
+    parser.add_argument("--only", default="", metavar="TEXT", help="run only problems with TEXT in their name")
     parser.add_argument("--out", type=Path, metavar="FILE")
     options = parser.parse_args()
     torch.set_num_threads(1)

@@ -1,4 +1,4 @@
-"""Check the families of `hmmscope.fit` at length: answers by enumeration of all paths, and coverage of posterior intervals.
+"""Check the model families of `hmmscope.fit`: compare with enumeration of all paths, and measure posterior coverage.
 
 python scripts/check_families.py enumerate [--cases 200]
 python scripts/check_families.py climb [--cases 200]
@@ -6,8 +6,8 @@ python scripts/check_families.py coverage [--datasets 1000] [--families constrai
 
 `enumerate` and `climb` also check combinations of families, such as inputs with labels.
 
-Coverage draws each model from the priors of the posterior, so that exact 95 % intervals contain the truth in 95 % of the
-data sets. Functions of the parameters that are intervals' targets do not depend on the order of the states.
+`coverage` draws each model from the priors of the posterior, so that exact 95 % intervals contain the truth in 95 % of the
+data sets. The intervals are of functions of the parameters that do not depend on the order of the states.
 """
 
 import argparse
@@ -36,7 +36,7 @@ from hmmscope.system_info import machine_line
 
 OUT = Path(__file__).resolve().parents[1] / "quality" / "family_checks.json"
 FAMILIES = ("constraints", "labels", "weights", "inputs", "durations")
-#: Also enumerated and climbed.
+#: Combinations of families that `enumerate` and `climb` also check.
 COMBINED = ("inputs with labels", "inputs with constraints", "inputs with weights", "durations with labels")
 COMBINED += ("durations with weights", "constraints with labels")
 QUICK: dict[str, Any] = {"num_restarts": 1, "max_iterations": 10}
@@ -70,7 +70,7 @@ def drawn_model(family: str, random: np.random.Generator, size: int = 2, symbols
 
 
 def paths(hmm: Any, symbols: list[int], inputs: list[int], allowed: Any) -> dict[tuple[int, ...], float]:
-    """Return the joint probability of each path of states (of pairs, with durations)."""
+    """Return the joint probability of each path of states; with durations, of pairs of state and remaining duration."""
     initial, transition, emission = arrays(hmm)
     found = {}
     for path in itertools.product(range(len(initial)), repeat=len(symbols)):
@@ -160,7 +160,7 @@ def input_steps(hmm: Any, x: Any, inputs: Any, lengths: list[int], weights: Any,
 
 
 def folded(hmm: Any, moves: Any) -> Any:
-    """Sum the moves of pairs whose visit ends, by state."""
+    """Sum the transitions of pairs at the end of a visit, by state."""
     of, size = hmm.visits.of.numpy(), len(hmm.visits.names)
     ends = np.array([name.endswith(", 1 left") for name in hmm.states])
     found = np.zeros((size, size))

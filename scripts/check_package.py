@@ -1,9 +1,9 @@
-"""Check that the package works in an empty environment: build it, install its wheel, and run every verb.
+"""Check that the package works in an empty environment: build it, install its wheel, and run every command.
 
     python scripts/check_package.py [--keep DIR]
 
 Needs the extra `package`. The sdist is built from the tree and the wheel from the sdist; twine checks both. The wheel is
-installed with the extra `pages` and the pinned torch into a new environment. Each verb runs there at its smallest size,
+installed with the extra `pages` and the pinned torch into a new environment. Each command runs there at its smallest size,
 outside the checkout. The first failing command ends the check.
 """
 
@@ -37,7 +37,7 @@ report run -o run.html
 sweep fitted.json --vary model.width=8,16 --model.name rnn --training.num_steps 4 --layout.length 8 --out sweep --jobs 1 -q
 study days.txt --states 1,2 --restarts 1 --iterations 3 --max_steps 20 --networks rnn --out study -q
 """
-#: The same, once hmmscope-papers is installed too.
+#: Further commands when hmmscope-papers is installed too.
 OF_PAPERS = """
 run limits-table1 --scale smoke --out table1 -q
 run limits --scale smoke --out paper --jobs 2 -q
@@ -47,13 +47,13 @@ check run sweep study paper/limits-fig3
 report paper/limits-fig3 run -o both.html
 report paper/limits-fig3 --style web --figures figures -q
 """
-#: And hmmscope-studies.
+#: Further commands when hmmscope-studies is installed too.
 OF_STUDIES = """
 run limits-architectures --dry-run
 benchmark
 claims
 """
-#: In the order of dependency: name, extras, and what is tried before the next is there.
+#: Distributions in the order of dependency: name, extras, and commands that run before the next one is installed.
 DISTRIBUTIONS = (
     ("hmmscope", "[pages]", COMMANDS),
     ("hmmscope_papers", "", OF_PAPERS),
@@ -73,7 +73,7 @@ def call(*words: object, cwd: Path) -> str:
 
 
 def untried(help_text: str) -> list[str]:
-    """Return verbs of `hmmscope --help` missing from `COMMANDS`; all if the help names none."""
+    """Return the commands in `hmmscope --help` that `COMMANDS` does not run; all commands if the help lists none."""
     names = re.findall(r"^  (\w+) ", help_text, re.MULTILINE)
     return (
         sorted({*names} - {line.split()[0] for _, _, lines in DISTRIBUTIONS for line in lines.strip().splitlines()})
@@ -85,7 +85,7 @@ def untried(help_text: str) -> list[str]:
 def check(folder: Path) -> None:
     """Run all checks in `folder`."""
     if missing := untried(call(sys.executable, "-m", "hmmscope", "--help", cwd=ROOT)):
-        raise SystemExit(f"COMMANDS: untested verbs: {', '.join(missing)}")
+        raise SystemExit(f"COMMANDS: add the untested commands: {', '.join(missing)}")
     dist, work = folder / "dist", folder / "work"
     work.mkdir()
     for source in (ROOT, ROOT / "papers", ROOT / "studies"):
@@ -110,7 +110,7 @@ def check(folder: Path) -> None:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument(
-        "--keep", metavar="DIR", type=Path, help="a new folder for what is made (default: removed at the end)"
+        "--keep", metavar="DIR", type=Path, help="new folder that keeps all files (default: a temporary one)"
     )
     kept = parser.parse_args().keep
     if kept is None:

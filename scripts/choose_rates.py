@@ -9,9 +9,8 @@ Run from the root of the repository, after one pilot for each rate:
     python scripts/choose_rates.py runs/pilot/rate-*              print the losses and the choice
     python scripts/choose_rates.py --write 32 runs/pilot/rate-*   write the choice into hmmscope_papers/limits/trainings.py
 
-The rates of limits-law, whose budgets are annealed, stand in hmmscope_studies/beyond_limits/scaling_law.py by
-length; they were
-chosen by
+The rates of limits-law, by length, are in hmmscope_studies/beyond_limits/scaling_law.py. Its trainings anneal the rate. They
+were chosen by
 
     for rate in 0.002 0.004 0.008; do
       hmmscope run limits-law --scale medium --seeds 100, --plan.length 32 --plan.first 2000 --plan.doublings 1 --jobs 1 \
@@ -19,7 +18,7 @@ chosen by
     done
     python scripts/choose_rates.py runs/pilot/law-*
 
-Those of header-filtering, whose budgets are annealed too, stand in hmmscope_studies/prompted/filtering_models.py:
+The rates of header-filtering, which also anneals, are in hmmscope_studies/prompted/filtering_models.py:
 
     for rate in 0.002 0.004 0.008; do
       hmmscope run header-filtering --scale small --seeds 100, --plan.sizes 3 --plan.first 400 --plan.doublings 1 --jobs 1 \
@@ -27,8 +26,8 @@ Those of header-filtering, whose budgets are annealed too, stand in hmmscope_stu
     done
     python scripts/choose_rates.py runs/pilot/told-*          nats above the exact filter, at three states
 
-A pilot of limits-fig3 has the full rate throughout; the mean over positions of the evaluation loss on fresh samples decides.
-What is six layers deep, or deeper, has the rate of five.
+A pilot of limits-fig3 has a constant rate. The rate with the smallest evaluation loss on fresh samples, as the mean over
+positions, is chosen. Models of six or more layers have the rate of five layers.
 """
 
 import argparse
@@ -43,7 +42,12 @@ MODELS = Path("papers/src/hmmscope_papers/limits/trainings.py")
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--write", type=int, metavar="LENGTH", help="write the choice for sequences of this length")
+    parser.add_argument(
+        "--write",
+        type=int,
+        metavar="LENGTH",
+        help="write the chosen rates for sequences of this length into trainings.py",
+    )
     parser.add_argument("pilots", nargs="+", type=Path)
     options = parser.parse_args()
     losses: dict[int | str, dict[float, float]] = {}

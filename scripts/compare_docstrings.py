@@ -1,9 +1,9 @@
-"""Compare the docstrings of a git revision with those of this checkout; exit with 1 where documented facts were lost.
+"""Compare the docstrings of a git revision with those of this checkout; exit with 1 if documented facts were lost.
 
     python scripts/compare_docstrings.py REV
 
 A fact is a parameter, attribute, return value, raised error or cited source that the docstring of a public object documents.
-No file may gain comment lines. Objects that were removed or renamed since REV are listed apart and are not losses.
+No file may gain comment lines. Objects that were removed or renamed since REV are listed separately and are not losses.
 """
 
 import argparse
@@ -105,7 +105,7 @@ def names_of(node: ast.AST) -> frozenset[str]:
 
 
 def lost(before: Documented, after: Documented) -> list[str]:
-    """List facts that are gone from objects of both trees, and modules with more comments than before.
+    """List facts missing from objects of both trees, and modules with more comments than before.
 
     Parameters and attributes that were removed from the code are not losses.
     """

@@ -5,8 +5,7 @@ Run from the root of the repository:
     python scripts/compare_results.py REVISION            print the differences; exit with 1 if there are any
     python scripts/compare_results.py REVISION --out compared.md
 
-Marks that identify rules are ignored. Figures that a side does not store are drawn from its tables by the present
-experiments.
+Marks that identify rules are ignored. If a revision does not store a figure, the present code draws it from its tables.
 """
 
 import argparse
@@ -44,7 +43,7 @@ def folders_of(kept: Kept) -> dict[str, Path]:
 
 
 def rows_of(kept: Kept) -> list[dict]:
-    """Return the rows of the ledger; the folder of each begins with its scale."""
+    """Return the rows of the ledger; the folder in each row starts with the scale."""
     rows = store.read_json(next(kept.rglob("ledger.json")))
     return [row | {"folder": row["folder"].rpartition("results/")[2]} if row.get("folder") else row for row in rows]
 
@@ -106,17 +105,21 @@ def main() -> int:
         if one != other
     ]
     compared = ", ".join(f"{count:,} {what}" for what, count in counts.items())
-    said = [f"Compared with {options.revision} on {date.today()}: {compared}.", f"{len(lines)} differences.", *lines]
+    said = [
+        f"Compared with revision {options.revision} on {date.today()}: {compared}.",
+        f"{len(lines)} differences.",
+        *lines,
+    ]
     print("\n".join(said))
     if options.out is not None:
         command = f"`python scripts/compare_results.py {options.revision}`"
-        text = ["# What is kept, compared", "", f"{command} prints:", "", "```text", *said, "```", ""]
+        text = ["# Comparison of stored results", "", f"{command} prints:", "", "```text", *said, "```", ""]
         store.write_text(options.out, "\n".join(text))
     return 1 if lines else 0
 
 
 def by_claim(ledger: list[dict], both: list[list[dict]]) -> list[dict | None]:
-    """Return the rows of one ledger in the order of all claims of both."""
+    """Return the rows of one ledger, in an order of claims that is common to both ledgers."""
     own = {(row["claim"], row.get("scale")): row for row in ledger}
     return [own.get(key) for key in dict.fromkeys((row["claim"], row.get("scale")) for one in both for row in one)]
 

@@ -1,20 +1,21 @@
-"""Measure how often an untrained network, and a trained one, seems to encode more of the belief than its controls.
+"""Measure how often `belief_map` reports that a network encodes more of the belief than its untrained controls.
 
     nice -n 10 python scripts/control_rates.py --measure    measure again, about half an hour of one core
     python scripts/control_rates.py                         print the table of stored counts
 
-Networks of three kinds start from six initializations, a sixth of the draws each: torch's defaults, normal matrices with
-standard deviation .02 or .1, Xavier, Kaiming and orthogonal ones, with zero biases. Each is evaluated as by `belief_map`,
-with controls from a factory and from the module alone.
+Networks of three architectures have six initializations, a sixth of the draws each: torch's defaults, normal matrices with
+standard deviation .02 or .1, Xavier, Kaiming and orthogonal matrices; all but the first have zero biases. Each network is
+evaluated as by `belief_map`, with controls from a factory and with controls from the module alone.
 
     untrained   never trained, on Mess3: the verdict "more" is a false positive
-    trained     on RRXOR, whose belief untrained networks encode little, with a known effect: the held-out loss closes a
-                quarter of the gap between log 2 and the optimum, and on 1024 other samples the network explains more of the
-                belief than 16 other controls from the factory. The others are "not learned" and "no effect known"
+    trained     on RRXOR, because untrained networks encode little of its belief. The effect is known to exist if the
+                held-out loss closes a quarter of the gap between log 2 and the optimum, and the network explains more of
+                the belief on 1024 other samples than 16 other controls from the factory do. Networks that fail the first
+                condition are "not learned", those that fail the second "no effect known"
 
-By default the number of controls is that of `belief_map`; that of samples is a sixth of its default. The numbers of draws
-are fixed beforehand, and partial measurements are not stored. Bounds are ends of one-sided 95 % Clopper-Pearson intervals,
-pooled over initializations. Counts are in results/control-rates/.
+By default the number of controls is that of `belief_map`, and the number of samples a sixth of its default. The numbers of
+draws are fixed in advance, and partial measurements are not stored. Bounds are the inner ends of one-sided 95 %
+Clopper-Pearson intervals, pooled over initializations. Counts are in results/control-rates/.
 """
 
 import argparse
@@ -48,17 +49,17 @@ KEPT = Path(__file__).resolve().parents[1] / "results" / "control-rates" / "cont
 LENGTH, SAMPLES = 12, 128
 #: Samples and controls of the independent measurement of an effect.
 MANY_SAMPLES, MANY_CONTROLS = 1024, 16
-#: The seeds of the kept measurement begin here. Smaller ones served to write this script and to choose `NUM_CONTROLS`.
+#: First seed of the stored measurement. Smaller seeds were used to write this script and to choose `NUM_CONTROLS`.
 FIRST = 3000
 #: Fraction of the way from log 2 to the optimum at which a network has learned the process.
 LEAST_GAIN = 0.25
-#: The verdict as it is stored; readers see "not identifiable".
+#: Stored verdict; it is printed as "not identifiable".
 UNKNOWN = "not told"
 Row = dict[str, Any]
 
 
 class Transformer(nn.Module):
-    """Two layers of torch's own encoder behind a causal mask."""
+    """Two layers of torch's TransformerEncoder with a causal mask."""
 
     def __init__(self, symbols: int, width: int = 16) -> None:
         super().__init__()
@@ -122,7 +123,7 @@ INITIALIZATIONS: dict[str, Callable[[torch.Tensor], Any] | None] = {
 
 
 def made(kind: str, initialization: str, symbols: int) -> nn.Module:
-    """An untrained network, from torch's global generator."""
+    """Return an untrained network with weights from torch's global generator."""
     model, draw = KINDS[kind][0](symbols), INITIALIZATIONS[initialization]
     if draw is not None:
         for part in model.modules():
@@ -132,7 +133,7 @@ def made(kind: str, initialization: str, symbols: int) -> nn.Module:
 
 
 def trained(model: nn.Module, corpus: hs.ProcessDataset, steps: int) -> nn.Module:
-    """The network after as many steps of Adam on fresh samples."""
+    """Train the network with `steps` steps of Adam on fresh samples and return it."""
     adam = torch.optim.Adam(model.parameters(), lr=1e-2)
     observations = corpus[0 : 32 * steps].observations
     for seen in observations.split(32):
@@ -145,7 +146,7 @@ def trained(model: nn.Module, corpus: hs.ProcessDataset, steps: int) -> nn.Modul
 
 
 def has_learned(model: nn.Module, process: hs.Process) -> bool:
-    """Return whether the loss comes `LEAST_GAIN` of the way to the optimum, on samples that nothing else uses."""
+    """Return whether the loss closes `LEAST_GAIN` of the gap between log 2 and the optimum, on otherwise unused samples."""
     score = hs.evaluate(
         model, hs.ProcessDataset(process, length=LENGTH, stream="evaluate"), num_samples=256, baselines=False
     )
@@ -161,7 +162,7 @@ def read(network: nn.Module, kind: str, exact: ExactBeliefs) -> Readout:
 def verdicts(
     model: nn.Module, kind: str, initialization: str, exact: ExactBeliefs, number: int, num_controls: int
 ) -> Iterator[tuple[str, str]]:
-    """Return the verdicts of `belief_map` on one network, with a factory and without one."""
+    """Yield the verdicts of `belief_map` on one network, with a factory of controls and without one."""
     own = read(model, kind, exact)
     for way, controls in (
         ("factory", partial(made, kind, initialization, exact.dataset.num_symbols)),
@@ -172,7 +173,7 @@ def verdicts(
 
 
 def effect_known(model: nn.Module, kind: str, initialization: str, process: hs.Process, number: int) -> bool:
-    """Return whether the network explains more than its controls, by samples and controls that nothing else uses."""
+    """Return whether the network explains more than its controls, on otherwise unused samples and controls."""
     dataset = hs.ProcessDataset(process, length=LENGTH, seed=number, stream="test")
     exact, factory = ExactBeliefs.of(dataset, MANY_SAMPLES), partial(made, kind, initialization, dataset.num_symbols)
     twins = draw_controls(model, MANY_CONTROLS, seed=number + 10**6, controls=factory).models
@@ -182,7 +183,7 @@ def effect_known(model: nn.Module, kind: str, initialization: str, process: hs.P
 def judged(
     networks: str, kind: str, initialization: str, exact: ExactBeliefs, number: int, steps: int, num_controls: int
 ) -> Iterator[Row]:
-    """One network, untrained or trained, and what is said of it."""
+    """Make one network, train it if asked, and yield its verdicts."""
     process, symbols = exact.dataset.process, exact.dataset.num_symbols
     with seeded_generators(derived_seed(1000 * list(INITIALIZATIONS).index(initialization) + number, "controls")):
         model = made(kind, initialization, symbols)
@@ -196,7 +197,7 @@ def judged(
 
 
 def measure(draws: int, trainings: int, steps: int, first: int, num_controls: int) -> dict[str, Any]:
-    """Counts of verdicts by network, kind, way and initialization."""
+    """Count verdicts by network, architecture, source of controls, and initialization."""
     begun, counts = time.process_time(), Counter[tuple[tuple[str, str], ...]]()
     for networks, rounds, process in (("untrained", draws, "mess3"), ("trained", trainings, "rrxor")):
         for number in range(first, first + rounds // len(INITIALIZATIONS)):
@@ -222,7 +223,7 @@ def measure(draws: int, trainings: int, steps: int, first: int, num_controls: in
 
 
 def table(found: dict[str, Any]) -> Iterator[str]:
-    """Yield a line for each kind and way: the share of "more" with its one-sided 95 % bound, and of "not identifiable"."""
+    """Yield lines by architecture and source of controls: share of "more" with its bound, and of "not identifiable"."""
     about = f"{found['seconds']} s of one core, {found['steps']} steps of training, {found.get('controls', 3)} controls"
     yield f"{found['made']}, {found['machine']}, {about}"
     for which, kind, way in product(
@@ -239,19 +240,25 @@ def table(found: dict[str, Any]) -> Iterator[str]:
 
 
 def upper_bound(count: int, total: int) -> float:
-    """The upper end of Clopper and Pearson's one-sided 95 % interval."""
+    """Return the upper end of the one-sided 95 % Clopper-Pearson interval."""
     return 1.0 if count == total else float(beta.ppf(0.95, count + 1, total - count))
 
 
 def main() -> None:
-    """Measure, or print what is kept."""
+    """Measure and store the counts, or print the stored ones."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--measure", action="store_true", help="measure anew, and keep the counts")
-    parser.add_argument("--draws", type=int, default=990, help="untrained networks of each kind, a multiple of 6")
-    parser.add_argument("--trainings", type=int, default=36, help="trained networks of each kind, a multiple of 6")
-    parser.add_argument("--steps", type=int, default=1000, help="steps of a training")
-    parser.add_argument("--first", type=int, default=FIRST, help="the first seed")
-    parser.add_argument("--controls", type=int, default=NUM_CONTROLS, help="untrained controls of each network")
+    parser.add_argument("--measure", action="store_true", help="measure again and store the counts")
+    parser.add_argument(
+        "--draws", type=int, default=990, help="number of untrained networks of each architecture, a multiple of 6"
+    )
+    parser.add_argument(
+        "--trainings", type=int, default=36, help="number of trained networks of each architecture, a multiple of 6"
+    )
+    parser.add_argument("--steps", type=int, default=1000, help="number of steps of each training")
+    parser.add_argument("--first", type=int, default=FIRST, help="first seed")
+    parser.add_argument(
+        "--controls", type=int, default=NUM_CONTROLS, help="number of untrained controls of each network"
+    )
     options = parser.parse_args()
     torch.set_num_threads(1)
     sizes = (options.draws, options.trainings, options.steps, options.first, options.controls)

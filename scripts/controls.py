@@ -1,14 +1,14 @@
-"""Measure networks that learned nothing like trained ones; no claim about training may be decided by their tables.
+"""Run experiments with networks that learned nothing; no claim about training may be decided on their tables.
 
-    make controls                                                  everything missing, within two core-hours
-    python scripts/controls.py --seconds 600 untrained/mechanisms  some of them, within a time limit
+    make controls                                                  all missing tables, within two core-hours
+    python scripts/controls.py --seconds 600 untrained/mechanisms  selected tables, within a time limit
 
     untrained   initial weights: no step changes them
     one-step    one step at the full learning rate, then none
     mispaired   trained on the answers of another prompt
 
-All have a complete training record, so no gate closes for lack of one. Work happens in runs/controls/ and is resumed there;
-results/controls/ has the tables that tests/evidence/test_controls.py reads.
+All have a complete training record, so that no gate closes because it is missing. Runs are in runs/controls/ and can be
+resumed. results/controls/ has the tables that tests/evidence/test_controls.py reads.
 """
 
 import argparse
@@ -105,7 +105,7 @@ def learning_nothing(control: str) -> Iterator[None]:
 
 
 def mispaired(batch_of: Callable[..., tuple[Batch, Target]]) -> Callable[..., tuple[Batch, Target]]:
-    """Pair each prompt of a training batch with the answers of the next one."""
+    """Return a batch function that pairs each prompt with the answers of the next prompt."""
 
     def batch(*given: Any) -> tuple[Batch, Target]:
         found, target = batch_of(*given)
@@ -136,9 +136,9 @@ def make(control: str, experiment: str) -> None:
 
 
 def read_by_claims(experiment: str, tables: dict[str, list[Row]]) -> dict[str, dict[str, list[Any]]]:
-    """Return the tables and columns that claims need, by column; missing entries are null.
+    """Return the tables and columns that claims read, by column; missing entries are null.
 
-    A rule that reads more than before lacks it, and its test fails.
+    If a rule later reads another column, the stored tables lack it and the test of the rule fails.
     """
     claims = claims_of(experiment)
     said = {claim.name: claim.evaluate(tables, power=False) for claim in claims}
@@ -176,7 +176,9 @@ def _digits(value: Any) -> Any:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seconds", type=float, default=7200.0, help="of the processor, after which nothing is begun")
+    parser.add_argument(
+        "--seconds", type=float, default=7200.0, help="processor seconds after which no further table is started"
+    )
     parser.add_argument("wanted", nargs="*", help="CONTROL/EXPERIMENT")
     options = parser.parse_args()
     known = [f"{control}/{experiment}" for experiment in EXPERIMENTS for control in STEPS]

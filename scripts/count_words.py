@@ -2,7 +2,7 @@
 
     python scripts/count_words.py
 
-Tables count; fenced code, output and parts that scripts make do not.
+Words in tables count; fenced code, output and generated parts do not.
 """
 
 import json
@@ -11,20 +11,20 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
-#: Pages that scripts make: findings, the gallery, the check of ten headlines, the table of faults, names, the interface.
+#: Generated pages: findings, the gallery, the review of ten headlines, the laboratory, renamed names, the interface.
 MADE = {"findings.md", "gallery.md", "headline-review.md", "laboratory.md", "migration.md", "papers.md", "reference.md"}
-#: Limits on words: of all pages under docs/ together, and of two files beside them.
+#: Limits on words: of all pages under docs/ together, and of two other files.
 MOST_DOCS, MOST_CHANGELOG, MOST_CONTRIBUTING = 30_000, 900, 1_500
 
 
 def prose(text: str) -> str:
-    """Return a page without fences and without parts that a script makes."""
+    """Return a page without fenced code and generated parts."""
     text = re.sub(r"<!-- [\w -]+: made by .*? -->.*?<!-- end -->", "", text, flags=re.DOTALL)
     return re.sub(r"^(`{3,}|:{3,})[^\n]*\n.*?^\1\s*$", "", text, flags=re.MULTILINE | re.DOTALL)
 
 
 def num_words(text: str) -> int:
-    """Count words and numbers; rules and bars of tables are none."""
+    """Count words and numbers, without the rules and bars of tables."""
     return sum(re.search(r"\w", word) is not None for word in prose(text).split())
 
 

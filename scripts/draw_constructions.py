@@ -260,7 +260,7 @@ def draw_learning(net: MultiTaskTransformer, tokens: torch.Tensor, path: Path) -
 
 
 def draw_attention(net: MultiTaskTransformer, tokens: torch.Tensor, path: Path) -> None:
-    """Draw softmax patterns; ReLU layers need one line per head, because all queries or keys are alike."""
+    """Draw softmax patterns; ReLU layers need one line per head, because all queries or all keys are equal."""
     names = attention_taps(net, "pattern")
     patterns = [found[0].double() for found in capture_activations(net, names, tokens, lambda x: x).values()]
     figure = plt.figure(figsize=(10.5, 8.6), layout="constrained")
@@ -308,7 +308,7 @@ def draw_attention(net: MultiTaskTransformer, tokens: torch.Tensor, path: Path) 
 
 
 def draw_error(tokens: torch.Tensor, path: Path) -> None:
-    """Draw learned weights, and their distance from least squares with its bound."""
+    """Draw the learned weights, and their distance from the least-squares solution with its bound."""
     starts = 1 + (LENGTH + 1) * torch.arange(NUMBER)
     demonstrations = tokens[0, starts[:, None] + torch.arange(LENGTH)]
     samples = RegressionSamples.of(demonstrations, 3, MEMORY)
@@ -365,7 +365,7 @@ def _save(figure: plt.Figure, path: Path) -> None:
 
 
 def take_over(runs: Path, out: Path) -> None:
-    """Copy one picture of each run; narrow ones are centred on the page's width."""
+    """Copy one picture of each run; narrow pictures are centred on the page's width."""
     for experiment, name in TAKEN.items():
         found = sorted((runs / experiment / "figures").glob(f"*-{name}.png"))
         if not found:

@@ -2,8 +2,8 @@
 
     python scripts/draw_first_picture.py [FOLDER]     about three minutes of one core; FOLDER stores the runs
 
-It writes docs/img/first-picture.gif, of the first training, and first-picture.json, the means and 95 % intervals over
-all trainings. Each frame is a stored step. Beliefs belong to samples unseen by training and map.
+It writes docs/img/first-picture.gif for the first training, and first-picture.json with means and 95 % intervals over all
+trainings. Each frame is a stored step. The beliefs are those of samples that neither training nor map has seen.
 """
 
 import io
@@ -22,7 +22,7 @@ import hmmscope as hs
 
 OUT = Path(__file__).parents[1] / "docs" / "img" / "first-picture.gif"
 SEEDS, CONTROLS, LAYER, POINTS, COLOURS = range(5), 3, "residual.2", 8_000, 48
-#: Milliseconds of a frame, and of the first and the last; histories with about the same prediction.
+#: Milliseconds of an inner frame, and of the first and last; number of groups of histories with similar predictions.
 SHOWN, ENDS, ALIKE = 450, 2600, 64
 
 
@@ -72,7 +72,7 @@ def measured(maps: "list[hs.analysis.BeliefMap]") -> dict[str, Any]:
 
 
 def from_prediction(exact: np.ndarray) -> float:
-    """Return R² of the mean belief over histories with about the same probability of a gong, the best function of it."""
+    """Return R² of the best function of the probability of a gong: mean beliefs of histories with similar probability."""
     clock = hs.load_process("clock")
     gong = exact @ (clock.transition @ clock.emission).numpy()[:, 1]
     groups = np.array_split(exact[gong.argsort()], ALIKE)
@@ -81,7 +81,7 @@ def from_prediction(exact: np.ndarray) -> float:
 
 
 def frame(one: "hs.analysis.BeliefMap", last: "hs.analysis.BeliefMap") -> Image.Image:
-    """Draw the exact beliefs, those read from an untrained control, and those read at one step."""
+    """Draw the exact beliefs, those read from an untrained control, and those read from the network at one step."""
     figure = Figure(figsize=(8.4, 3.0), dpi=100, layout="constrained", facecolor="white")
     learned = f"step {one.step} of {last.step}" if one.step else "before training"
     panels = {

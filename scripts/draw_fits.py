@@ -1,5 +1,5 @@
-"""Draw the fits of the gallery: of two simulated sensors, and of the shipped letters with constraints, labels, weights,
-inputs and durations.
+"""Draw the fits of the gallery: two simulated sensors, and the shipped letters with constraints, labels, weights, inputs
+and durations.
 
 python scripts/draw_fits.py
 """
@@ -15,7 +15,7 @@ import numpy as np
 import hmmscope as hs
 
 OUT = Path(__file__).resolve().parents[1] / "docs" / "img"
-#: Temperature and rain of three kinds of weather, and the chance to stay in each for another ten minutes.
+#: Temperature and rain in three states of the weather, and the probability to stay in each for another ten minutes.
 WEATHER = hs.GaussianHMM(
     [0.4, 0.3, 0.3],
     [[0.95, 0.04, 0.01], [0.03, 0.95, 0.02], [0.02, 0.05, 0.93]],
@@ -34,7 +34,7 @@ def words(count: int) -> list[str]:
 
 
 def save(name: str, *plots: tuple[str, Any, str, tuple[object, ...]]) -> None:
-    """Draw plots beside each other, each with a title, into docs/img."""
+    """Draw plots next to each other, each with a title, into docs/img."""
     figure = matplotlib.pyplot.figure(figsize=(10, 3.4), layout="constrained")
     for ax, (title, fit, kind, given) in zip(np.atleast_1d(figure.subplots(1, len(plots))), plots, strict=True):
         fit.plot(kind, *given, ax=ax)
@@ -54,7 +54,7 @@ def durations() -> None:
 
 
 def constraints() -> None:
-    """Draw docs/img/fit-constraints.png: words, with states that are visited in order."""
+    """Draw docs/img/fit-constraints.png: words fitted with states that are visited in order."""
     options = hs.FitOptions(constraints=hs.Constraints.left_to_right(3), **LIMITS)
     fit = hs.fit(words(1500), 3, unit="characters", options=options)
     plots = (("states in order", fit, "transitions", ()), ("letters of each state", fit, "emissions", ()))
@@ -62,7 +62,7 @@ def constraints() -> None:
 
 
 def labels() -> None:
-    """Draw docs/img/fit-labels.png: the states of ten words are known."""
+    """Draw docs/img/fit-labels.png: a fit with known states of ten words."""
     given = words(400)
     kinds = [["vowel" if c in "aeiou" else "consonant" for c in word] for word in given]
     known = [own if n < 10 else [None] * len(own) for n, own in enumerate(kinds)]
@@ -74,7 +74,7 @@ def labels() -> None:
 
 
 def weights() -> None:
-    """Draw docs/img/fit-weights.png: distinct words, alike or by their frequency."""
+    """Draw docs/img/fit-weights.png: distinct words with equal weights, or weighted by their frequency."""
     counts = Counter(words(3000))
     each = {"each word once": None, "weighted by frequency": [float(n) for n in counts.values()]}
     fits = [

@@ -7,8 +7,9 @@ Run from the root of the repository:
 
 The second also prints the ranges that README and pages quote.
 
-Costs per token against tokens, states and symbols: level lines are linear in tokens, dashed lines rise with the square of
-the states. Common uses by machine: our speed divided by the fastest peer's, and fractions of the processor's peak.
+One picture has costs per token against tokens, states and symbols: level lines mean a cost linear in tokens, and dashed
+lines rise with the square of the states. The other has common uses by machine: our speed divided by that of the fastest
+peer, and fractions of the processor's peak.
 """
 
 import argparse
@@ -38,7 +39,7 @@ STYLES = {"length": (4, 2), "batch": ()}
 MACHINES = (("#d55e00", "o"), ("#0072b2", "s"), ("#009e73", "^"))
 
 
-#: Page, quoted words, and a pattern of the lines whose range they give: rates in million per second, or ratios.
+#: Page, quoted words, and a pattern of the lines with the quoted range: rates in million per second, or ratios.
 QUOTES = (
     ("README.md", "filters {rate} million symbols per second exactly (8 states", r"filtering, 8 states, .*, float64"),
     ("README.md", "{ratio} times as fast as with torch", r"step, decoder \d x 64\b(?!.*bfloat16).*"),
@@ -175,9 +176,14 @@ def put_table(page: Path, tables: list[dict]) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("tables", type=Path, nargs="+", help="what bench curve or people --out wrote, or that as .xz")
-    parser.add_argument("--out", type=Path, required=True, help="folder for the picture")
-    parser.add_argument("--page", type=Path, help="page whose table of common uses is written")
+    parser.add_argument(
+        "tables",
+        type=Path,
+        nargs="+",
+        help="table from `python -m bench curve --out` or `people --out`, or the same as .xz",
+    )
+    parser.add_argument("--out", type=Path, required=True, help="folder of the picture")
+    parser.add_argument("--page", type=Path, help="page with the table of common uses to replace")
     arguments = parser.parse_args()
     tables = [read(path) for path in arguments.tables]
     table = tables[0]

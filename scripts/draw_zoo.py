@@ -1,4 +1,4 @@
-"""Draw every registered process in small: samples as rows of colours, and exact beliefs along them.
+"""Draw a small picture of every registered process: samples as rows of colours, and their exact beliefs.
 
     python scripts/draw_zoo.py [--out docs/img]     writes processes.png: a minute of one core
 

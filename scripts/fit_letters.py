@@ -86,7 +86,7 @@ def stationary_law(transition_SS: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def finish(model: CategoricalHMM) -> CategoricalHMM:
-    """Return the model to ship: pruned, stationary initial distribution, states by falling probability."""
+    """Return the model to ship: pruned, stationary initial distribution, states by decreasing probability."""
     transition_SS, emission_SV = prune(model.transmat_), prune(model.emissionprob_)
     initial_S = stationary_law(transition_SS)
     order = np.argsort(-initial_S, kind="stable")

@@ -1,16 +1,16 @@
-"""Measure how often results of a fit are right on simulated data: number of states, its interval, intervals of entries.
+"""Measure on simulated data how often fits find the number of states, and how often intervals contain the truth.
 
-    python scripts/fit_statistics.py --sets 1000    continue to 1000 data sets of each kind; it can be stopped and restarted:
-                                                    missing ones first, then those of an earlier version
-    python scripts/fit_statistics.py                print the table of existing ones
+    python scripts/fit_statistics.py --sets 1000    measure up to 1000 data sets of each kind: first the missing ones, then
+                                                    those of an earlier version; it can be stopped and restarted
+    python scripts/fit_statistics.py                print the table of the existing ones
 
 A data set is one sequence of 1,000 to 20,000 symbols (uniform in the logarithm) of an HMM of 1 to 5 states and 6 symbols.
 States persist with one probability and emit their preferred symbol with another: .9 and .88 ("separated"), or one of .7,
 .8, .9 and one of .6, .7 ("weaker"). Or all rows are drawn from uniform distributions ("drawn"), the prior of the
-evidence; only these promise a coverage of .95. Each is fitted by `hs.fit(symbols, [1, ..., 6])`, and the first two kinds
-also with the true number of states, whose posterior (2 chains of 250 draws) gives intervals of entries;
-`tests/inference/calibration.py` covers drawn ones. Rows are in results/fit-statistics/. Rows without a version used
-another evidence and other intervals; only their BIC and held-out results are used.
+evidence; only for these is a coverage of .95 guaranteed. Each set is fitted by `hs.fit(symbols, [1, ..., 6])`. The first
+two kinds are also fitted with the true number of states, to get intervals of entries from the posterior (2 chains of 250
+draws); `tests/inference/calibration.py` checks such intervals for drawn models. Rows are in results/fit-statistics/. Rows
+without a version have another evidence and other intervals, so only their BIC and held-out results are used.
 """
 
 import argparse
@@ -78,7 +78,7 @@ def measured(kind: str, number: int) -> dict[str, Any]:
 
 
 def entries(truth: hs.HMM, symbols: torch.Tensor, chosen: FitResult) -> dict[str, Any]:
-    """Count entries of each array inside their intervals; labels are matched by emissions."""
+    """Count entries of each array inside their intervals, after matching states by their emissions."""
     same = chosen.hmm.num_states == truth.num_states
     fit = chosen if same else hs.fit(symbols.tolist(), truth.num_states, symbols=NUM_SYMBOLS)
     begun = time.process_time()
@@ -98,7 +98,7 @@ def entries(truth: hs.HMM, symbols: torch.Tensor, chosen: FitResult) -> dict[str
 
 
 def table(rows: Sequence[dict[str, Any]]) -> list[str]:
-    """Yield fractions of right numbers, of intervals with the planted number, and of entries in their intervals."""
+    """Yield lines with fractions of correct numbers of states, of intervals with the true number, and of covered entries."""
     lines = [
         "| | sets | BIC right | one-error rule right | largest held-out right | sets | interval holds | its width | "
     ]
@@ -165,7 +165,7 @@ def write_rows(path: Path, rows: Sequence[dict[str, Any]]) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sets", type=int, default=0, metavar="N", help="number of data sets of each kind")
-    parser.add_argument("--kinds", default=",".join(KINDS), metavar="NAMES", help="kinds to continue")
+    parser.add_argument("--kinds", default=",".join(KINDS), metavar="NAMES", help="kinds of data sets to measure")
     parser.add_argument("--out", type=Path, default=KEPT, metavar="FILE")
     options = parser.parse_args()
     kept = read_rows(options.out)

@@ -1,10 +1,11 @@
-"""Simulate how often the rules of limits-law are right in worlds with known growth: the power of a protocol before its data.
+"""Simulate the power of the protocol of limits-law before its data: how often its rules are right in known worlds.
 
     python scripts/law_power.py                                    the plan of scale medium
     python scripts/law_power.py --length 64 --doublings 6 --seeds 3
 
-Fit lengths by depth and budget are drawn with the spread of those stored at scale small, for instances and noise separately,
-cut at the end of the sequence, and evaluated by the present rules. Prints fractions of verdicts by world and claim.
+A world is a growth of fit length with depth and budget. Fit lengths are drawn with the standard deviations between instances
+and of noise in the stored results of scale small, cut at the end of the sequence, and evaluated by the present rules. The
+script prints fractions of verdicts by world and claim.
 """
 
 import argparse
@@ -21,7 +22,7 @@ from hmmscope.lab.evidence.rows import Rows, Tables
 from hmmscope.lab.experiments.experiment import experiment_named
 
 NAME, BATCH = "limits-law", 64
-#: log2 of a depth's fit length after doublings of the first budget; the paper's is 14 doublings after the seventh.
+#: Maps depth and doublings of the first budget to log2 of the fit length; the paper's budget is 14 doublings above the 7th.
 World = Callable[[int, float], float]
 
 
@@ -30,8 +31,9 @@ def rests(at: Callable[[int], float], rate: float = 0.5) -> World:
     return lambda layers, x: at(layers) - 1.5 * 2 ** (-rate * x)
 
 
-#: By depth (0 is the RNN, which fits all): lengths at rest that double every third layer, that double with each, that are
-#: the same; and lengths that go on growing, by .1 a doubling and, in one of them, .03 more for each layer.
+#: Worlds by name; the name seeds the draws. In three, lengths converge to a limit that doubles every third layer, doubles
+#: with each layer, or is constant. In two, log2 of lengths grows by .1 per doubling; in one of these, by .03 more per layer.
+#: Depth 0 is the RNN.
 WORLDS: dict[str, World] = {
     "rests, a third of a doubling a layer": rests(lambda layers: math.log2(10) + (layers - 1) / 3),
     "rests, doubles with each layer": rests(lambda layers: 2.0 + layers),

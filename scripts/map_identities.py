@@ -1,7 +1,7 @@
-"""Record which marks of older files belong to which version of claims and measurements. Run once, when versions began.
+"""Record which marks of older files belong to which version of claims and measurements; it ran once, for release 0.2.
 
 Until 0.2 the mark of a rule or measurement was a digest of syntax, which cannot distinguish moved lines from changed
-numbers. Stored files have such marks, and they record what was fixed before the data. This script gets the digests from a
+numbers. Stored files contain these marks as a record of what was fixed before the data. This script gets the digests from a
 checkout of that time and writes them as ``once`` into src/hmmscope/experiments/claims:
 
     git worktree add /tmp/before f8663e6

@@ -5,7 +5,7 @@
                                                    the three pyproject.toml, CITATION.cff, README.md, CODE_OF_CONDUCT.md,
                                                    docs/index.md
 
-Exits with 1 if a file differs; empty fields are listed and are no failure. Nothing is invented for them.
+Exits with 1 if a file differs. Empty fields are listed, are no failure and get no substitute.
 """
 
 import argparse
@@ -32,7 +32,9 @@ def owner(root: Path) -> dict[str, Any]:
     table = tomllib.loads((root / "pyproject.toml").read_text("utf-8"))["tool"]["hmmscope"]["owner"]
     odd = sorted(set(table) ^ set(ASKED))
     if odd:
-        raise SystemExit(f"pyproject.toml: tool.hmmscope.owner.{odd[0]}: must be one of {', '.join(ASKED)}, each once")
+        raise SystemExit(
+            f"pyproject.toml: tool.hmmscope.owner.{odd[0]}: must be one of {', '.join(ASKED)}, and each must occur once"
+        )
     for name in ("repository", "documentation"):
         if table[name] and not table[name].startswith("https://"):
             raise SystemExit(

@@ -17,7 +17,7 @@ DIGITS = 7
 
 
 def shorter(value: Any) -> Any:
-    """Round a number or list of numbers; leave anything else."""
+    """Round a number or list of numbers; return any other value unchanged."""
     if isinstance(value, list):
         return [shorter(one) for one in value]
     return float(f"{value:.{DIGITS}g}") if isinstance(value, float) else value

@@ -1,6 +1,6 @@
 """Run the notebooks of the documentation, each in an empty folder with one thread, and store their outputs.
 
-python scripts/run_notebooks.py                       all, in place; install cells are left out
+python scripts/run_notebooks.py                       run all in place, without their install cells
 python scripts/run_notebooks.py --check [FILE...]     only check that they run
 python scripts/run_notebooks.py --wheels [FILE...]    check in a new environment, where install cells install built wheels
 """
@@ -40,7 +40,7 @@ def run(path: Path, *, check: bool, install: bool) -> None:
     import nbformat
     from nbclient import NotebookClient
 
-    os.environ["OMP_NUM_THREADS"] = "1"  # for the kernels: another order of sums changes digits
+    os.environ["OMP_NUM_THREADS"] = "1"  # for the kernels of notebooks, because another order of sums changes digits
     notebook = nbformat.read(path, 4)
     first = next(cell for cell in notebook.cells if cell.cell_type == "code")
     if "install" not in first.metadata.get("tags", []):

@@ -1,4 +1,4 @@
-"""Write the table of docs/inputs.md of what each family that `hmmscope.fit` fits can do, by fitting each to a few rows.
+"""Write the table of docs/inputs.md: which options `hmmscope.fit` supports for each model family, found by short fits.
 
 python scripts/write_families.py
 """
@@ -16,7 +16,7 @@ from hmmscope.emissions.families import family_of
 PAGE = Path(__file__).parents[1] / "docs" / "inputs.md"
 _PART = re.compile(r"(?<=<!-- families: made by scripts/write_families.py -->\n).*?(?=<!-- end -->)", re.DOTALL)
 LENGTHS = [12, 9, 7]
-#: Options of `hmmscope.fit` by the column that they stand for.
+#: Options of `hmmscope.fit` by column of the table.
 OPTIONS: dict[str, dict[str, Any]] = {
     "constraints": {"constraints": hs.Constraints.left_to_right(2)},
     "labels": {"known_states": [[0] + [-1] * (length - 1) for length in LENGTHS]},
@@ -38,13 +38,13 @@ def given(name: str) -> tuple[list[Any], dict[str, Any]]:
     if name in ("symbols", "durations"):
         return symbols, {"durations": 2} if name == "durations" else {}
     counts = family_of(name).density != "gaussian"
-    width = getattr(family_of(name), "num_symbols", 2)  # some families fix it
+    width = getattr(family_of(name), "num_symbols", 2)  # some families fix this number
     rows = [random.integers(0, 3, (length, width)).astype(float) for length in LENGTHS]
     return (rows if counts else [row + random.normal(size=row.shape) for row in rows]), {"emission": name}
 
 
 def fitted(name: str, column: str) -> None:
-    """Fit a family with one option; raise InputError where it has none."""
+    """Fit a family with one option; raise InputError if the family does not support it."""
     data, more = given(name)
     more |= OPTIONS[column]
     options = {key: more.pop(key) for key in [*more] if key not in ("emission", "inputs")}
@@ -82,7 +82,7 @@ def able(run: Callable[[], object]) -> bool:
 
 
 def table() -> str:
-    """Return the table; families of other packages that are registered have rows too."""
+    """Return the table; registered families of other packages also have rows."""
     names = ["symbols", *sorted(hs.registry.entries("emission")), "inputs", "durations"]
     head = ["family", *OPTIONS]
     rows = [[f"`{name}`", *("yes" if able(lambda: fitted(name, one)) else "–" for one in OPTIONS)] for name in names]  # noqa: B023

@@ -32,7 +32,7 @@ def test_the_kept_constant_answer_is_what_is_measured_again(script: ModuleType) 
     again = Rows(script.constant_rows(plan, index[0]["seed"], without)["errors"]).where(predictor="constant")
     assert script.same(kept, again, "position")
     other = [row | {"value": row["value"] * 1.001} for row in without["errors"]]
-    with pytest.raises(ValueError, match="other samples than were kept"):
+    with pytest.raises(ValueError, match="the samples differ from the stored ones"):
         script.constant_rows(plan, index[0]["seed"], {"errors": other})
 
 

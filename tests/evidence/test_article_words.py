@@ -28,7 +28,7 @@ def test_every_undecided_headline_says_what_would_decide_it(rows: list[dict[str,
     assert undecided
     assert [name for name in undecided if name not in written] == []
     nobody = rows[0] | {"claim": "of-nobody", "verdict": "not tested"}
-    with pytest.raises(SystemExit, match="does not say what would decide of-nobody"):
+    with pytest.raises(SystemExit, match="has no plan that would decide of-nobody"):
         article.deciding([*rows, nobody])
 
 
