@@ -58,7 +58,7 @@ def figures(folder: Path, tables: dict[str, list[dict]]) -> list[Any]:
 
 
 def compare(before: Path, now: Path, counts: Counter[str]) -> list[str]:
-    """List differences between two folders of an experiment and scale, counting what is compared."""
+    """List differences between two folders of an experiment and scale; `counts` gets the numbers of compared parts."""
     old, new = packed.read_tables(before), packed.read_tables(now)
     found = [f"table {name}" for name in sorted(old.keys() | new.keys()) if old.get(name) != new.get(name)]
     counts["tables"] += len(old)

@@ -9,7 +9,7 @@ Run from the root of the repository:
     OMP_NUM_THREADS=1 python scripts/fit_letters.py --out src/hmmscope/data/letters-hmm.json
 
 Needs hmmlearn (`pip install "hmmscope[hmm]"`). Seeds are fixed: the same versions of hmmlearn and numpy on the same
-kind of machine give the same file; elsewhere the last digits may differ.
+type of machine give the same file; elsewhere the last digits may differ.
 """
 
 import argparse

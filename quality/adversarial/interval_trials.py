@@ -173,7 +173,7 @@ def alarms(folder: Path, number: int, rng: random.Random) -> Report:
 
 @trial("leaks")
 def leaks(folder: Path, number: int, rng: random.Random) -> Report:
-    """Evaluate models with leaked labels worth .02 nats per observation: at least 99 % must be INVALID."""
+    """Evaluate models with leaked labels that gain .02 nats per observation: at least 99 % must be INVALID."""
     report = Report(
         "G34", f"planted leaks of {_LEAK} nats per observation: {_LEAK_SAMPLES} samples of {_LEAK_LENGTH} symbols"
     )

@@ -131,7 +131,7 @@ class ResultTable(ResultRows):
         rows: Rows with the same columns.
         title: Title of the table.
         x, y: Columns on the two axes of the plot.
-        by: Columns whose values distinguish the curves of the plot.
+        by: Columns with values that distinguish the curves of the plot.
         only: Columns of which a plot shows only the rows with the most frequent value.
     """
 

@@ -148,7 +148,7 @@ def fit_length(
     prefix: the largest F such that all positions up to F are fitted
     max:    the largest fitted position
 
-    Source: [Limits] §4.1, whose text allows both definitions.
+    Source: [Limits] §4.1; its text allows both definitions.
 
     Args:
         losses: a list of losses by position for each epoch; None where there are no samples.

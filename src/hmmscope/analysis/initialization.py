@@ -89,7 +89,7 @@ def _same_weights(one: nn.Module, other: nn.Module) -> bool:
 
 
 def other_law(own: Mapping[str, Tensor], drawn: Sequence[Mapping[str, Tensor]], *, trained: bool = True) -> str:
-    """Return a parameter whose initial distribution differs from that of the controls, or "".
+    """Return a parameter with another initial distribution than in the controls, or "".
 
     Training hardly changes a matrix's median singular value, but another initialization changes both this value and
     the root mean square. The test uses the smaller change for trained weights, and the larger one for initial weights.

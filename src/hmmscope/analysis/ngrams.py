@@ -39,7 +39,7 @@ class TunedNgrams:
 
     Attributes:
         strengths: prior strength of the n-gram of each order, see `ngram_laws`.
-        order: least order whose loss is within `MARGIN` of the smallest loss.
+        order: least order with a loss within `MARGIN` of the smallest.
         ngram_reaches: True if n-gram contexts extend across sequence starts.
         depth, pseudo_count, weight: hyperparameters of the context trees, see `context_tree_laws`.
         tree_reaches: True if tree contexts extend across sequence starts.

@@ -69,7 +69,7 @@ class TrainedNgrams:
 
     Attributes:
         strengths: prior strength of the n-gram of each order.
-        order: least order whose loss is within `MARGIN` of the smallest loss.
+        order: least order with a loss within `MARGIN` of the smallest.
         depth, pseudo_count: hyperparameters of the context trees.
         shares: posterior probability that a context in the tree is a leaf, by length of the context.
     """

@@ -28,7 +28,7 @@ class Target(ABC):
         kind: "law" (logits, cross-entropy), "vector" (mean squared error) or "density" (outputs of a `DensityHead`,
             -log density).
         num_outputs: number of model outputs: symbols, states or coordinates.
-        token_positions: positions of the tokens whose outputs are evaluated (evaluated,).
+        token_positions: positions of tokens with evaluated outputs (evaluated,).
         positions: number of earlier observations in the same sequence (evaluated,).
         sequences: number of earlier sequences in the sample (evaluated,).
         unit: unit of the loss.

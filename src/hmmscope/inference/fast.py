@@ -45,7 +45,7 @@ def log_likelihood(
     """Compute log P(o_0..o_{T-1}) in nats, on the device of the observations.
 
     Args:
-        hmm: HMM with S states and V symbols, or a mixture, whose components are summed over.
+        hmm: HMM with S states and V symbols, or a mixture; components are summed over.
         observations: Symbols in [0, V), shape (batch, time), or vectors.
         lengths, known_states, inputs: See `filter_beliefs`.
         dtype: Number type of the parameters; float32 gives a relative error of about 1e-7.
@@ -133,7 +133,7 @@ def mixture_predictions(
     P(o_t | o_0..o_{t-1}) = sum_m w_m P_m(o_0..o_t) / sum_m w_m P_m(o_0..o_{t-1})
 
     Args:
-        mixture: Mixture of M components whose states emit.
+        mixture: Mixture of M components with emitting states.
         observations: Symbols in [0, V), shape (batch, time).
         reset_mask, lengths: See `filter_mixture`; results are zero in padding.
         dtype: Number type of the parameters if there are many states; all other numbers are float64.

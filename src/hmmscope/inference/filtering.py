@@ -61,13 +61,13 @@ def filter_beliefs(
 
     belief_0 ∝ initial @ labelled[o_0];  belief_t ∝ belief_{t-1} @ labelled[o_t]
 
-    For a `GeneralisedHMM` the belief is the predictive vector, whose entries sum to one and may be negative; an
+    For a `GeneralisedHMM` the belief is the predictive vector; its entries sum to one and may be negative; an
     observation probability below 1e-12 counts as zero.
 
     Source: [Limits] Eq. (A.3), transposed to row-stochastic matrices.
 
     Args:
-        hmm: HMM with S states and V symbols, whose states or transitions emit.
+        hmm: HMM with S states and V symbols; states or transitions emit.
         observations: Symbols in [0, V), shape (batch, time); or vectors (batch, time, coordinate), NaN where missing.
         reset_mask: True where a new sequence starts (time,); the first entry is true.
         strict: True raises InputError for a sequence of probability zero.

@@ -58,7 +58,7 @@ class Draws(Shown):
     Attributes:
         arrays: Parameters by name (chain, draw, ...).
         log_likelihood: log P(all observations) (chain, draw), in nats.
-        relabelled_fraction: Fraction of the samples whose state labels were permuted to match the fitted model.
+        relabelled_fraction: Fraction of the samples with state labels permuted to match the fitted model.
     """
 
     arrays: dict[str, Array]

@@ -92,12 +92,12 @@ class GivenInputs(Process):
 
 
 class StateObserver(Process):
-    """Beliefs about the state of an `InputOutputHMM`, on samples whose inputs follow a policy.
+    """Beliefs about the state of an `InputOutputHMM`, on samples with inputs that follow a policy.
 
     The belief after an input is the distribution of the state that emits the next observation.
 
     Args:
-        hmm: Model whose states are observed.
+        hmm: Model of the states.
         process: Source of the samples: `hmm.with_policy(...)` or `MultichannelHMM.of_inputs(hmm, ...)`.
     """
 

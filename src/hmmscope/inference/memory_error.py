@@ -41,7 +41,7 @@ class MemoryLoss:
 def memory_error(hmm: Process, memory_length: int, time: int, prior: object = None) -> MemoryLoss:
     """Compute the expected error of predictions from the last `memory_length` observations, over all V^time sequences.
 
-    Source: [MultiTask], whose Lemma 1 bounds this error.
+    Source: [MultiTask]; Lemma 1 bounds this error.
 
     Args:
         hmm: The process.

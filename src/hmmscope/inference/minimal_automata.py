@@ -52,7 +52,7 @@ def extract_automaton(
     Args:
         law: Function from words to their probabilities, such as `Operators.of(hmm).probabilities`.
         num_symbols: Number of symbols V.
-        futures: Number of future symbols whose distributions are compared.
+        futures: Number of future symbols in the compared distributions.
         tolerance: Largest total variation between a prefix and its state.
         rare: Symbols of at most this probability after a prefix are ignored.
         max_states: Largest number of states.

@@ -25,7 +25,7 @@ class MixedStates(Shown):
     Attributes:
         beliefs: Mixed states (node, state); the first is the root, before any observation.
         depth: Length of the shortest word that leads to each node (node,).
-        expanded: True for nodes whose edges were followed (node,).
+        expanded: True for nodes with followed edges (node,).
         probability: P(symbol | node) (node, symbol).
         successor: Next node (node, symbol); -1 if impossible or not followed.
         complete: True if all nodes were expanded.

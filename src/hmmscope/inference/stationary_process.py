@@ -1,4 +1,4 @@
-"""Stationary distributions, and step matrices of processes whose states or transitions emit."""
+"""Stationary distributions, and step matrices of processes with emitting states or transitions."""
 
 import numpy as np
 import torch

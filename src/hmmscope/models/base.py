@@ -197,7 +197,7 @@ class SequenceModel(nn.Module):
 
 
 class EncodedModel(SequenceModel):
-    """A model whose first stream is x = embedding(input) + feedback(feedback).
+    """A model with the first stream x = embedding(input) + feedback(feedback).
 
     Attributes:
         embedding: embedding table of tokens, or linear map of vectors.

@@ -42,7 +42,7 @@ class Asked(Shown):
 
     Attributes:
         num_outputs: least number of outputs per position.
-        columns: positions whose outputs are evaluated (position,); None for all.
+        columns: positions of evaluated outputs (position,); None for all.
         is_law: True if outputs are logits of a probability distribution.
         next_symbols: True if outputs predict the next symbol.
         strict: True raises an error, instead of a warning, if the model does not return logits (batch, time, output).

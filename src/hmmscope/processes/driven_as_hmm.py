@@ -11,7 +11,7 @@ from hmmscope.processes.labelled import LabelledHMM
 
 
 def augment(process: LabelledHMM, pairing: Literal["post", "pre"] = "post") -> HMM:
-    """Convert a system to an HMM whose hidden states are pairs (s, v), numbered v * num_states + s, that emit v.
+    """Convert a system to an HMM with hidden states (s, v), numbered v * num_states + s, that emit v.
 
     post: transition[(s, v), (s', v')] = labelled[v', s, s'];  initial[(s', v')] = sum_s initial[s] * labelled[v', s, s']
     pre:  transition[(s, v), (s', v')] = P(s' | s, v) * P(v' | s');  initial[(s, v)] = initial[s] * P(v | s)

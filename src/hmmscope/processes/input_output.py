@@ -93,7 +93,7 @@ class InputOutputHMM(Process):
     def given_inputs(
         self, observations: Int64[Tensor, "batch time"], inputs: object, mask_T: Bool[Tensor, " time"]
     ) -> tuple[Process, Int64[Tensor, "batch time"]]:
-        """Return a process without inputs whose symbols are triples (start, input, observation), and these symbols.
+        """Return a process without inputs, with symbols (start, input, observation), and these symbols.
 
         Args:
             observations: Checked observations (batch, time), V where missing.
@@ -216,7 +216,7 @@ def _as_tokens(hmm: InputOutputHMM, policy: Any, first: Any) -> HMM:
 
 
 def _as_pairs(hmm: InputOutputHMM, policy: Any, first: Any) -> LabelledHMM:
-    """Return the process whose symbol u * V + v is input u with observation v.
+    """Return the process with symbol u * V + v for input u with observation v.
 
     State 0 starts a sequence. Other states are the S states, or pairs of a state and the inputs or observations on
     which the policy depends.

@@ -196,7 +196,7 @@ class Process(StateMethods, ABC):
         raise self.missing_capability_error(MIXING)
 
     def vectors(self, observations: Tensor, *, reset_mask: object = None) -> Float64[Tensor, "batch time dimension"]:
-        """Compute the vector after each observation, for processes whose symbols multiply a vector by matrices."""
+        """Compute the vector after each observation, if symbols multiply a vector by matrices."""
         raise self.missing_capability_error(VECTORS)
 
     def driving_matrices(

@@ -95,7 +95,7 @@ class FitAnswers(Tabular):
         return state_plots.plot(self.hmm, kind, self._rows("plot", x, reading), ax=ax, **own)
 
     def lines(self) -> list[str]:
-        """Return the lines of a text report: a table, the reason for the choice, and fits whose restarts disagree."""
+        """Return the lines of a text report: a table, the reason for the choice, and fits with restarts that disagree."""
         found = []
         if len(self.fits) > 1 or self.held_out:
             each = "an observation" if self.hmm.real_valued else "a symbol"

@@ -108,7 +108,7 @@ class Run(Tabular):
         return [("trained", self.model), *(("untrained", twin) for twin in twins)]
 
     def dataset_of(self, source: Any, **reading: Any) -> ProcessDataset:
-        """Return the sequences of a source as a dataset whose exact answers assume the run's process."""
+        """Return the sequences of a source as a dataset with exact answers for the run's process."""
         return dataset_of(source, self.process, self.config.layout, seed=self.config.seed, **reading)
 
     @property

@@ -48,7 +48,7 @@ class Posterior(Shown, Tabular):
         hmm: The fitted model.
         arrays: Draws (chain, draw, ...) by array name ("initial", "transition", "emission"; for numbers "means", ...).
         log_likelihood: Log-likelihood of the data under each draw (chain, draw), in nats.
-        relabelled_fraction: Fraction of draws whose state labels were permuted to match those of the fit.
+        relabelled_fraction: Fraction of draws with state labels permuted to match those of the fit.
         sequences: The fitted data: symbols (time,) or numbers (time, coordinate).
         lengthened: Factor by which the chains were lengthened because R-hat was above 1.05; 1 if they were not.
     """

@@ -53,7 +53,7 @@ class TrainOptions:
 
     Attributes:
         target, layout: Prediction target and arrangement of samples as tokens; see `configure`.
-        warm_start: Folder of a shorter run whose steps are reused; the bits of the trained weights do not change.
+        warm_start: Folder of a shorter run; its steps are reused, and the bits of the trained weights do not change.
         num_samples: Number of samples of the evaluation after training.
         tracker: Service that also receives the log: "tensorboard", "wandb" or "trackio".
         optimizer: Function of the model that returns torch optimizers; the schedule scales their learning rates.
@@ -113,7 +113,7 @@ def train(
 ) -> Run:
     """Train a model on a process or on sequences, and compare it with the optimum.
 
-    For `SequenceData`, whose optimum is unknown, n-gram baselines replace it. A user's module is trained in
+    For `SequenceData`, n-gram baselines replace the unknown optimum. A user's module is trained in
     place and must be passed again to resume.
 
     Args:

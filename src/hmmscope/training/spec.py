@@ -45,7 +45,7 @@ class TrainingSpec:
             the previous block; 0 for none.
         block_algorithm: Algorithm of block chain-of-thought: "two-phase" (answers first, then one ordinary step) or
             "naive" (one pass per block).
-        accumulation_steps: Number of parts of a batch, whose gradients are added in order; it changes the rounding.
+        accumulation_steps: Number of parts of a batch; their gradients are added in order; it changes the rounding.
         parallel: Method for several processes: "exact" (bit-identical to one process), "ddp" or "fsdp".
         precision: "float32", "tf32" (on a GPU) or "bfloat16" (torch autocast; in the compiled engine, linear maps with
             float32 sums).

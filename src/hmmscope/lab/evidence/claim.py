@@ -37,7 +37,7 @@ class Measurement:
         last_doubling_change: change of each effect over the last doubling of training, for `Gate.converged_by_rule`.
         compute_used: training budget by unit, such as tokens (default: the largest in the table "runs").
         resampled: function that simulates an effect, see `power.Redrawn`.
-        parts: further effects, whose verdicts are shown but do not decide the claim.
+        parts: further effects; their verdicts are shown but do not decide the claim.
     """
 
     effects: Effect | Mapping[str, Effect] | None

@@ -180,7 +180,7 @@ class DenseScatter(Panel):
         frames: names of the frames; the last frame is shown at first.
         places: points of each frame, packed as `scatter_data` describes.
         colours: colours of the points, packed.
-        corners: names of three states, whose triangle is drawn; else empty.
+        corners: names of three states at the corners of a drawn triangle; else empty.
         outline: corners of the triangle, packed.
     """
 
@@ -240,7 +240,7 @@ class Explorer(Panel):
         choices: names of one to five settings, such as ("task", "model").
         curves: at least one curve; no two have equal values and names.
         title, x_label, y_label, y_min, y_max, log_x, log_y: see `Lines`.
-        overlay: the choice for whose values curves are shown together (default: "model", else the last).
+        overlay: the choice with curves of all values shown together (default: "model", else the last).
     """
 
     x_label: str

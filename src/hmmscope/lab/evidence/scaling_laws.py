@@ -40,7 +40,7 @@ class Held(NamedTuple):
     """Result of testing a scaling law on the largest budget, which was held out.
 
     Attributes:
-        covered: number of instances whose outcome lies in its prediction interval.
+        covered: number of instances with an outcome in its prediction interval.
         instances: number of all instances.
     """
 

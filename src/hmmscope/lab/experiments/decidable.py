@@ -34,8 +34,8 @@ class Outlook:
     """Prediction whether a plan can decide a claim, with its gates (preconditions).
 
     Attributes:
-        gates: gates whose result follows from the plan.
-        pending: names of gates whose result depends on the data.
+        gates: gates with results that follow from the plan.
+        pending: names of gates with results that depend on data.
         covered, missing: effects of the claim that the plan measures, and those that it does not measure.
     """
 

@@ -1,4 +1,4 @@
-"""Recording of the time that each phase of an experiment takes, apart from the results."""
+"""Recording of the time that each phase of an experiment takes, separate from the results."""
 
 import os
 import time

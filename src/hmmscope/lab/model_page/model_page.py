@@ -140,7 +140,7 @@ def look(
         model: Any module from tokens (batch, time) to logits; a run, or its folder.
         process: The training process (object, name or file), a dataset, or sequences; a run has its own process.
         out: Path of the page, ending in .html.
-        layers: Names of modules whose outputs are regressed on beliefs (default: the residual stream).
+        layers: Names of modules; their outputs are regressed on beliefs (default: the residual stream).
         length: Number of observations in a sample, as in training; needed for a module that does not store it.
         num_samples: Number of held-out samples for the losses.
         seed: Seed of samples and controls.

@@ -1,6 +1,6 @@
-"""Initial selection and views of an `Explorer` (a panel whose reader chooses settings), for Matplotlib and browsers.
+"""Initial selection and views of an `Explorer` (a panel with settings to choose), for Matplotlib and browsers.
 
-A choice is a setting, such as the number of layers. A view is a set of choices whose values are all shown at once.
+A choice is a setting, such as the number of layers. A view is a set of choices with all values shown at once.
 """
 
 from collections import Counter
@@ -20,7 +20,7 @@ class View:
     """Names and styles of the curves in a view.
 
     Attributes:
-        open: Indices of the choices whose values are all shown, ascending.
+        open: Indices of the choices with all values shown, ascending.
         keys: Role and name of each curve.
         styles: Style for each of the keys.
     """

@@ -1,1 +1,1 @@
-"""Studies: comparison of predictors on sequences whose distribution is unknown."""
+"""Studies: comparison of predictors on sequences with unknown distribution."""

@@ -1,4 +1,4 @@
-"""Tasks: units of work with a folder and a name, whose files are written atomically; and outcomes of attempts.
+"""Tasks: units of work with a folder, a name and atomically written files; and outcomes of attempts.
 
 A worker receives the type, folder and name of a task, and reads the rest from the folder.
 
@@ -66,7 +66,7 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Task(ABC):
-    """A unit of work whose results are files.
+    """A unit of work with files as results.
 
     Attributes:
         out: Folder that holds the task.

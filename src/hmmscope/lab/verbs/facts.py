@@ -56,9 +56,9 @@ class FactOptions:
     """Optional properties to compute; a property with the value zero is not computed.
 
     Attributes:
-        block_entropies: Longest block whose entropy is computed, in observations.
+        block_entropies: Largest block for the block entropies, in observations.
         observability: Largest number k of observations for the observability gamma_k.
-        memory: Longest memory of a predictor whose error is computed, in observations.
+        memory: Longest memory of the evaluated predictors, in observations.
         horizon: Number of observations before the error of a memory is measured; zero chooses a number.
         mixing: Whether to compute the mixing time.
         mixed_states: Largest number of mixed states (reachable belief states).
