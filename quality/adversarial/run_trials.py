@@ -79,7 +79,7 @@ def interrupts(folder: Path, number: int, rng: random.Random) -> Report:
     return report
 
 
-@trial("reset_mask")
+@trial("starts")
 def starts(folder: Path, number: int, rng: random.Random) -> Report:
     """Send SIGINT to a command at any time from its start to its end: no traceback, and no wrong exit code."""
     report = Report("G19", "Ctrl-C at a random time of the process `hmmscope show`")
