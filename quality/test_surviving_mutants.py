@@ -311,7 +311,7 @@ def test_filters_check_for_underflow_alike_and_pieces_fill_their_memory() -> Non
 def test_a_summary_counts_exploratory_rows_and_a_finding_keeps_what_is_true_alone() -> None:
     verdict = verdicts.VERDICTS[0]
     row = SimpleNamespace(finding=SimpleNamespace(verdict=verdict), exploratory="late", sensitivity=None)
-    assert ledger.summary([row]) == f"1 claims: 1 {verdict}; 1 exploratory"  # type: ignore[list-item]
+    assert ledger.summary([row]) == "1 claims: 1 supported; 1 exploratory"  # type: ignore[list-item]
     plain, grouped = (Finding(title="a", text="b", verdict=verdict, bimodal=one).to_data() for one in (False, True))
     assert "bimodal" not in plain
     assert grouped["bimodal"] is True
