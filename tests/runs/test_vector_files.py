@@ -1,5 +1,6 @@
 """Files of numbers: one reading rule for `fit` and for questions; what can be read in several ways is refused."""
 
+import gzip
 import re
 from pathlib import Path
 
@@ -39,6 +40,11 @@ def test_columns_are_coordinates_and_runs_of_a_group_are_sequences(tmp_path: Pat
     assert read_vectors(plain, axis=1).rows[:, 0].tolist() == [1.5, 2, 3, 4, 5, 6]
     np.savez(tmp_path / "x.npz", x=np.zeros((2, 3, 4)), lengths=np.array([3, 1]))
     assert read_vectors(tmp_path / "x.npz").lengths.tolist() == [3, 1]
+    text = '{"x": 1.5}\n\n{"x": NaN}'
+    for name, data in (("x.jsonl.gz", gzip.compress(text.encode())), ("x.ndjson", text.encode("utf-16"))):
+        (tmp_path / name).write_bytes(data)
+        assert read_vectors(tmp_path / name).rows[:, 0].nan_to_num(-1).tolist() == [1.5, -1]
+    assert read_vectors(written(tmp_path, "[[1.5, 2], [3]]", "x.json")).lengths.tolist() == [2, 1]
 
 
 @pytest.mark.parametrize(
@@ -46,11 +52,7 @@ def test_columns_are_coordinates_and_runs_of_a_group_are_sequences(tmp_path: Pat
     [
         ("1.5,2\n3,4\n", {}, "are ambiguous: add a header with column names to read 2 observations of 2"),
         ("1.5\n2\n", {"column": "x"}, "has no header with column names"),
-        (
-            "a,b\n1,x\n",
-            {},
-            "numbers.csv: row 2, column b: must be a number, got 'x'; mark missing entries with --missing",
-        ),
+        ("a,b\n1,x\n", {}, "numbers.csv: row 2, column b: must be a number, got 'x'; mark missing entries with"),
         ("a,b\n1,inf\n", {}, "column b: must be a number, got 'inf'"),
         ("a,b\n1\n", {}, "row 2: 1 cells where the header has 2"),
         ("a,b\n1,2\n", {"column": "c"}, "column: unknown 'c'"),

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from hmmscope.axes import Tensor
-from hmmscope.errors import DamagedError, InputError, RefusedError
+from hmmscope.errors import InputError, RefusedError
 from hmmscope.storage import store
-from hmmscope.storage.mapped import map_tensors, read_npz
+from hmmscope.storage.mapped import read_arrays
 
 ENDINGS = (".json", ".npz", ".safetensors")
 #: Most numbers in a JSON file, which `store.read_json` can read.
@@ -20,7 +20,10 @@ _MOST_IN_JSON = 2_500_000
 
 
 def read_file(path: Path) -> dict[str, Any]:
-    return _READERS[path.suffix](path)
+    if path.suffix == ".json":
+        return _read_json(path)
+    arrays, header = read_arrays(path, path.suffix, "hmm")
+    return header | arrays
 
 
 def write_file(path: Path, texts: Mapping[str, Any], arrays: Mapping[str, Tensor]) -> None:
@@ -46,23 +49,3 @@ def _read_json(path: Path) -> dict[str, Any]:
     if not isinstance(data, dict):
         raise InputError(f"{path.name}: must be an object with initial, transition and emission")
     return data
-
-
-def _read_npz(path: Path) -> dict[str, Any]:
-    data: dict[str, Any] = dict(read_npz(path))
-    return _with_header(path, data, str(data.pop("header", "{}")))
-
-
-def _read_safetensors(path: Path) -> dict[str, Any]:
-    tensors, texts = map_tensors(path)
-    return _with_header(path, dict(tensors), texts.get("hmm", "{}"))
-
-
-def _with_header(path: Path, data: dict[str, Any], header: str) -> dict[str, Any]:
-    try:
-        return json.loads(header) | data
-    except (ValueError, TypeError, RecursionError):
-        raise DamagedError(f"{path.name}: header is not JSON") from None
-
-
-_READERS = {".json": _read_json, ".npz": _read_npz, ".safetensors": _read_safetensors}

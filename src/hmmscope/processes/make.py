@@ -14,9 +14,9 @@ from hmmscope.processes.process import Process
 from hmmscope.processes.recorded_sequences import RecordedSequences
 from hmmscope.schema import shown, unknown_name
 from hmmscope.sequences.data import SequenceData
-from hmmscope.sequences.reading import ENDINGS as DATA_FILES
+from hmmscope.sequences.sources import ENDINGS as DATA_FILES
 from hmmscope.storage import disk
-from hmmscope.storage.mapped import map_tensors, read_npz
+from hmmscope.storage.mapped import read_arrays
 
 
 def make_process(name: str, **fields: Any) -> Process:
@@ -76,8 +76,7 @@ def _holds_sequences(source: str) -> bool:
     path = Path(source)
     if not path.is_file():
         return False
-    if path.suffix == ".json":
+    if path.suffix.lower() == ".json":
         with disk.reading(path, managed=False) as file:
             return file.read(4096).lstrip().startswith(b"[")
-    names = set(map_tensors(path)[0] if path.suffix == ".safetensors" else read_npz(path))
-    return bool(names & {"observations", "tokens"})
+    return not {"observations", "tokens"}.isdisjoint(read_arrays(path, path.suffix.lower(), "hmm")[0])

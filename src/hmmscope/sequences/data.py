@@ -25,8 +25,9 @@ from hmmscope.sequences.gaps import MISSING, Missing
 from hmmscope.sequences.large import num_equal, parts_of
 from hmmscope.sequences.read_options import TIME_OPTIONS, ReadOptions
 from hmmscope.sequences.read_request import FORMAT, ReadRequest
-from hmmscope.sequences.reading import read_again, read_file, read_object
+from hmmscope.sequences.reading import read, read_again
 from hmmscope.sequences.saving import write_sequences
+from hmmscope.sequences.sources import open_file, open_object
 from hmmscope.sequences.splitting import block_length, hashes_of, parts_of_hashes, piece_length
 from hmmscope.sequences.time_stamps import stored_duration
 from hmmscope.text import in_a_line
@@ -127,7 +128,7 @@ class SequenceData(Dataset[Tensor]):
             if isinstance(source, str) and not is_path:
                 encoded = asked.lines(source.splitlines())
             else:
-                encoded = read_file(Path(str(source)), asked) if is_path else read_object(source, asked)
+                encoded = read(open_file(Path(str(source))) if is_path else open_object(source, what), asked)
         except InputError as error:
             if kept is None or not kept.to_data():
                 raise

@@ -16,17 +16,8 @@ from hmmscope.errors import InputError
 from hmmscope.schema import listed, shown
 from hmmscope.sequences.columns import is_frame, to_plain, writable
 from hmmscope.sequences.gaps import Missing, is_nothing
-from hmmscope.sequences.tables import (
-    INDEX,
-    SEPARATORS,
-    Table,
-    csv_table,
-    ending_of,
-    parquet_table,
-    read_cells,
-    read_text,
-    table_of,
-)
+from hmmscope.sequences.sources import open_file
+from hmmscope.sequences.tables import INDEX, SEPARATORS, Table, TableCells, csv_table, ending_of, table_of
 from hmmscope.sequences.time_stamps import looks_like_time
 
 #: Default markers of a missing entry, besides an empty cell.
@@ -34,6 +25,11 @@ NOTHING = ("NA", "NaN", "nan")
 _COMMA = re.compile(r"[+-]?\d*,\d+(?:[eE][+-]?\d+)?")
 #: A number that may have a thousands separator or a decimal mark.
 _THOUSANDS = re.compile(r"[+-]?[1-9]\d{0,2}[,.]\d{3}")
+
+
+def headed_table(cells: TableCells, what: str, gaps: "NumberMarkers") -> Table | None:
+    """Return a table, or None if the first row holds numbers instead of names."""
+    return csv_table(cells, what) if any(gaps.number(cell) is None for cell in next(iter(cells.rows), [])) else None
 
 
 def split_names(column: str, table: Table) -> list[str]:
@@ -151,10 +147,7 @@ def _one_decimal_mark(table: Table, name: str, cells: list[Any]) -> None:
 
 
 def looks_like_numbers(source: Any, reading: Mapping[str, Any]) -> bool:
-    """Return whether a table or array contains numbers that are not all whole.
-
-    If `unit` is set, the cells of a table are symbols and the result is False.
-    """
+    """Return whether a table or array contains numbers that are not all whole; False if `unit` is set."""
     named = isinstance(source, str | os.PathLike | Mapping) or is_frame(source)
     if named and reading.get("unit") is not None:
         return False
@@ -162,18 +155,16 @@ def looks_like_numbers(source: Any, reading: Mapping[str, Any]) -> bool:
         path = Path(source)
         if "\n" in str(source) or ending_of(path) not in (*SEPARATORS, ".parquet") or not path.is_file():
             return False
-        if ending_of(path) == ".parquet":
-            return _fractional_columns(parquet_table(path), reading)
-        cells = read_cells(read_text(path), path.name, SEPARATORS[ending_of(path)])
-        if not cells.cells:
-            return False
-        gaps = NumberMarkers.of(reading.get("missing"))
-        if any(gaps.number(cell) is None for cell in cells.cells[0]):
+        source, gaps = open_file(path), NumberMarkers.of(reading.get("missing"))
+        if isinstance(source, TableCells):
             try:
-                return _fractional_columns(csv_table(cells, path.name), reading)
+                table = headed_table(source, path.name, gaps)
             except InputError:
                 return False
-        return _fractional([cell for row in cells.cells for cell in row], gaps)
+            if table is None:
+                return _fractional([cell for row in source.rows for cell in row], gaps)
+            source = table
+        return _fractional_columns(source, reading)
     if named:
         return _fractional_columns(table_of(source, "source"), reading)
     plain = to_plain(source)

@@ -24,14 +24,13 @@ from hmmscope.sequences.encoding import (
 from hmmscope.sequences.gaps import FOR_NUMBERS, MISSING, USUAL_GAPS, Missing, is_nothing
 from hmmscope.sequences.large import MAX_SYMBOLS, smallest, too_sparse
 from hmmscope.sequences.read_options import TIME_OPTIONS, ReadOptions
+from hmmscope.sequences.sources import OBSERVATIONS
 from hmmscope.sequences.tables import Table
 
 #: Pattern of a number in the cell of a table.
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 #: Value of "format" in files of sequences.
 FORMAT = "hmmscope-sequences"
-#: Name of the column or array that is read by default, and that `hmmscope sample` writes.
-OBSERVATIONS = "observations"
 
 
 class ReadRequest:
@@ -108,7 +107,7 @@ class ReadRequest:
         return names
 
     def of_file(self, header: Mapping[str, Any]) -> Alphabet | None:
-        self._check_header(header)
+        check_header(header, self.what)
         self.own = "format" in header
         if header.get("gaps"):
             self.has_gaps, self.missing = True, replace(self.missing, nothing=True)
@@ -120,23 +119,6 @@ class ReadRequest:
             return None
         self.alphabet = Alphabet.of(given, self.missing)
         return None if wanted.count is None or wanted.names == self.alphabet.names else wanted
-
-    def _check_header(self, header: Mapping[str, Any]) -> None:
-        found = header.get("format", FORMAT)
-        if found != FORMAT:
-            raise InputError(f"{self.what}: contains a process ({shown(found)}), not sequences")
-        if header.get("version", 1) != 1:
-            raise InputError(f"{self.what}: version: must be 1 of {FORMAT}, got {shown(header['version'])}")
-        names, count = header.get("symbols"), header.get("num_symbols")
-        if names is not None and not isinstance(names, list):
-            raise InputError(f"{self.what}: symbols: must be a list of names, got {shown(names)}")
-        try:
-            known = Alphabet.of(names).count
-            Alphabet.of(count)
-        except InputError as error:
-            raise InputError(f"{self.what}: {error}") from None
-        if known is not None and count is not None and known != count:
-            raise InputError(f"{self.what}: num_symbols: must be the number of names, {known}, got {shown(count)}")
 
     def field(self, fields: list[str]) -> str:
         if self.column is not None:
@@ -244,11 +226,7 @@ class ReadRequest:
         return self.words(rows, how)
 
     def along(self, values: list[Any]) -> list[Any]:
-        """Return a list for each sequence; axis=0 joins lists of one symbol to one sequence.
-
-        Raises:
-            InputError: there are several lists of one symbol, and neither axis nor lengths.
-        """
+        """Return a list for each sequence; axis=0 joins lists of one symbol to one sequence."""
         if self.own or self.lengths is not None or len(values) < 2 or any(len(row) != 1 for row in values):
             return values
         if self.axis is None:
@@ -329,6 +307,24 @@ class ReadRequest:
                 raise InputError(
                     f"{self.what}: {field}: needs a table with one observation per row; this source has no columns"
                 )
+
+
+def check_header(header: Mapping[str, Any], what: str) -> None:
+    found = header.get("format", FORMAT)
+    if found != FORMAT:
+        raise InputError(f"{what}: contains a process ({shown(found)}), not sequences")
+    if header.get("version", 1) != 1:
+        raise InputError(f"{what}: version: must be 1 of {FORMAT}, got {shown(header['version'])}")
+    names, count = header.get("symbols"), header.get("num_symbols")
+    if names is not None and not isinstance(names, list):
+        raise InputError(f"{what}: symbols: must be a list of names, got {shown(names)}")
+    try:
+        known = Alphabet.of(names).count
+        Alphabet.of(count)
+    except InputError as error:
+        raise InputError(f"{what}: {error}") from None
+    if known is not None and count is not None and known != count:
+        raise InputError(f"{what}: num_symbols: must be the number of names, {known}, got {shown(count)}")
 
 
 def _named(column: Any) -> str | None:

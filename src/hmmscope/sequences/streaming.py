@@ -17,9 +17,9 @@ from hmmscope.sequences.encoding import UNITS, Alphabet, encode_characters, fill
 from hmmscope.sequences.gaps import MISSING, Missing
 from hmmscope.sequences.read_options import ReadOptions
 from hmmscope.sequences.read_request import ReadRequest
-from hmmscope.sequences.reading import FASTA, TEXT, TWO_WAYS, header_of, is_fasta
+from hmmscope.sequences.reading import TWO_WAYS
+from hmmscope.sequences.sources import FASTA, TEXT, is_fasta, open_arrays
 from hmmscope.storage import disk
-from hmmscope.storage.mapped import map_tensors
 
 #: Most bytes of a line.
 _MAX_LINE = 2**26
@@ -78,7 +78,7 @@ class SequenceStream:
         )
         alphabet = Alphabet.of(symbols, self._missing)
         if ending == ".safetensors":
-            header = header_of(self.path, map_tensors(self.path)[1].get("sequences", "{}"))
+            header = open_arrays(self.path).header or {}
             given, self._has_gaps = header.get("symbols", header.get("num_symbols")), bool(header.get("gaps"))
             alphabet = Alphabet.of(given if symbols is None else symbols, self._missing)
             if isinstance(given, list) and alphabet.names not in (None, tuple(given)):
@@ -121,7 +121,7 @@ class SequenceStream:
         return SequenceData.from_encoded(encoded, self.path.name)
 
     def _mapped(self) -> Iterator[SequenceData]:
-        arrays, _ = map_tensors(self.path)
+        arrays = open_arrays(self.path).arrays
         if not {"tokens", "lengths"} <= set(arrays):
             raise InputError(f"{self.path}: must be a file from SequenceData.save, with tokens and lengths")
         flat = arrays["tokens"]
@@ -136,7 +136,7 @@ class SequenceStream:
         begun = 0
         asked = ReadRequest(self.path.name, self._alphabet)
         for begin, end in pairwise(bounds):
-            row = flat[begin:end].numpy().astype(np.int64)
+            row = flat[begin:end].astype(np.int64)
             rows.append(np.where(row == self.num_symbols, MISSING, row) if self._has_gaps else row)
             if end - begun >= self.batch or end == bounds[-1]:
                 self.position = int(self.size * end / bounds[-1])

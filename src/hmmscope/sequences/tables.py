@@ -5,6 +5,7 @@ import csv
 import gzip
 import io
 import lzma
+import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -46,6 +47,7 @@ def read_text(path: Path, limit: int = MAX_TEXT) -> str:
         DamagedError: a compressed file is truncated.
     """
     with disk.reading(path, managed=False, limit=limit) as file:
+        require_memory(f"{path}", 40 * os.fstat(file.fileno()).st_size)
         opener = _PACKED.get(path.suffix.lower())
         if opener is None:
             data = file.read()
@@ -75,7 +77,7 @@ def read_text(path: Path, limit: int = MAX_TEXT) -> str:
 class TableCells(NamedTuple):
     """The nonempty rows of a table, their row numbers from 1, and the separator."""
 
-    cells: list[list[str]]
+    rows: list[list[str]]
     numbers: list[int]
     separator: str
 
@@ -138,6 +140,7 @@ class Table:
         numbers: numbers of the rows in the file, from 1.
         labels: labels of the rows, or None.
         separator: separator of the cells in the file.
+        header: alphabet in JSON lines, or None.
     """
 
     def __init__(
@@ -148,9 +151,10 @@ class Table:
         numbers: Sequence[int] | None = None,
         labels: Any = None,
         separator: str = ",",
+        header: Any = None,
     ) -> None:
         self.what, self.names, self._take = what, list(map(str, names)), take
-        self.numbers, self.labels, self.separator = numbers, labels, separator
+        self.numbers, self.labels, self.separator, self.header = numbers, labels, separator, header
 
     def raw(self, name: str) -> Any:
         if name not in self.names and self.labels is not None and name in (INDEX, str(self.labels.name)):
@@ -194,9 +198,6 @@ class Table:
             group: column that names the sequence of each row, or None.
             axis: options that assign times to rows, or None to keep the order of the rows.
             count: number of rows.
-
-        Raises:
-            InputError: a column is missing, a row has no group, or the times do not fit the options.
         """
         groups: list[tuple[str | None, NDArray[np.int64]]] = [(None, np.arange(count))]
         if group is not None:
@@ -253,7 +254,7 @@ def table_of(source: Any, what: str) -> Table:
 
 
 def csv_table(cells: TableCells, what: str) -> Table:
-    header, body, numbers = cells.cells[0], cells.cells[1:], cells.numbers[1:]
+    header, body, numbers = cells.rows[0], cells.rows[1:], cells.numbers[1:]
     for number, row in zip(numbers, body, strict=True):
         if len(row) != len(header):
             raise InputError(f"{what}: row {number}: {len(row)} cells where the header has {len(header)}")

@@ -2,7 +2,7 @@
 
 import math
 import os
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -15,30 +15,17 @@ from numpy.typing import NDArray
 from hmmscope.axes import Float64, Int64, Tensor
 from hmmscope.errors import InputError
 from hmmscope.schema import refuse_masked, require, require_known, shown, unknown_name
-from hmmscope.sequences.columns import as_labels, is_frame, labels_of, to_plain
+from hmmscope.sequences import sources
+from hmmscope.sequences.columns import as_labels, to_plain
 from hmmscope.sequences.gaps import Missing
-from hmmscope.sequences.number_cells import NumberMarkers, as_numbers, floats_of, is_array, split_names
+from hmmscope.sequences.number_cells import NumberMarkers, as_numbers, floats_of, headed_table, is_array, split_names
 from hmmscope.sequences.read_options import TIME_OPTIONS, ReadOptions
-from hmmscope.sequences.tables import (
-    SEPARATORS,
-    Table,
-    TableCells,
-    csv_table,
-    ending_of,
-    parquet_table,
-    read_cells,
-    read_text,
-    table_of,
-)
+from hmmscope.sequences.read_request import check_header
+from hmmscope.sequences.sources import NUMBERS, OBSERVATIONS
+from hmmscope.sequences.tables import Table, TableCells, ending_of, table_of
 from hmmscope.sequences.time_axis import Steps
 from hmmscope.sequences.time_stamps import stored_duration
-from hmmscope.storage import store
-from hmmscope.storage.mapped import map_tensors, read_npy, read_npz
 
-#: Name of the array that is read by default, and that `hmmscope sample` writes.
-OBSERVATIONS = "observations"
-ARRAYS = (".npy", ".npz", ".safetensors")
-ENDINGS = (*SEPARATORS, ".parquet", ".jsonl", ".ndjson", *ARRAYS)
 _COLUMN = "value"
 
 
@@ -127,8 +114,8 @@ def read_vectors(
     observation).
 
     Args:
-        source: array, tensor, list, frame, mapping of columns, `VectorData`, or a file (.csv, .tsv, .parquet, .jsonl, .npy,
-            .npz, .safetensors; text may be compressed).
+        source: array, tensor, list, frame, mapping of columns, `VectorData`, or a file (.csv, .tsv, .parquet, .jsonl, .json,
+            .npy, .npz, .safetensors; text may be compressed).
         column: a list, or text with commas, of column names (default: all but `group` and `time`), or an array's name.
         group, axis, lengths: see `hmmscope.SequenceData`.
         missing: values that mark a missing entry (default: NA, NaN, nan); an empty cell is always missing.
@@ -161,8 +148,12 @@ def read_vectors(
             )
         return _in_order(source, asked.kept.column)
     if isinstance(source, os.PathLike | str):
-        return _read_file(Path(source), asked)
-    return _read_object(source, asked, "source")
+        path, ending = Path(source), ending_of(Path(source))
+        if ending not in NUMBERS:
+            rule = f"use one of {', '.join(NUMBERS)}"
+            raise InputError(f"{path.name}: cannot read numbers from {ending or 'a file without ending'}; {rule}")
+        return _read(sources.open_file(path), asked, path.name, path.name)
+    return _read(sources.open_object(source, "source"), asked, "source", "")
 
 
 def _in_order(data: VectorData, column: str | None) -> VectorData:
@@ -202,59 +193,47 @@ class _Request:
         return names, ReadOptions(**values)
 
 
-def _read_file(path: Path, asked: _Request) -> VectorData:
-    ending = ending_of(path)
-    if ending in SEPARATORS:
-        cells = read_cells(read_text(path), path.name, SEPARATORS[ending])
-        if not cells.cells:
-            raise InputError(f"{path.name}: contains no numbers")
-        missing = NumberMarkers.of(asked.options.missing or asked.kept.missing)
-        if any(missing.number(cell) is None for cell in cells.cells[0]):
-            return _of_table(csv_table(cells, path.name), asked)
-        return _nameless(path.name, cells, asked, missing)
-    if ending == ".parquet":
-        return _of_table(parquet_table(path), asked)
-    if ending in (".jsonl", ".ndjson"):
-        return _json_lines(path, asked)
-    if ending not in ARRAYS:
-        raise InputError(
-            f"{path.name}: cannot read numbers from {ending or 'a file without ending'}; use one of {', '.join(ENDINGS)}"
-        )
-    _arrays_only(path.name, asked)
-    if ending == ".npy":
-        return _of_array(read_npy(path), asked, path.name, path.name)
-    arrays = dict(read_npz(path)) if ending == ".npz" else dict(map_tensors(path)[0])
-    names = [name for name in arrays if name not in ("lengths", "header")]
-    column = asked.columns[0] if asked.columns else None
-    column = asked.kept.column if column is None and asked.kept.column in names else column
+def _read(source: sources.Source, asked: _Request, what: str, how: str) -> VectorData:
+    match source:
+        case TableCells([]) | sources.Plain([]) | sources.Text():
+            pass
+        case TableCells():
+            missing = NumberMarkers.of(asked.options.missing or asked.kept.missing)
+            table = headed_table(source, what, missing)
+            return _nameless(what, source, asked, missing) if table is None else _of_table(table, asked)
+        case Table():
+            return _of_table(source, asked)
+        case sources.Arrays(arrays, None) if "lengths" not in arrays:
+            return _of_table(table_of(arrays, what), asked)
+        case sources.Arrays() if source.names:
+            return _of_arrays(source, asked, what, how)
+        case sources.Plain():
+            return _of_plain(source, asked, what, how)
+    raise InputError(f"{what}: contains no numbers")
+
+
+def _of_arrays(source: sources.Arrays, asked: _Request, what: str, how: str) -> VectorData:
+    arrays, names = source.arrays, source.names
+    if source.header is not None:
+        check_header(source.header, what)
+        _arrays_only(what, asked)
+    column = asked.columns[0] if asked.columns else asked.kept.column if asked.kept.column in names else None
     if column is None and len(names) != 1 and OBSERVATIONS not in names:
-        raise InputError(f"{path.name}: contains the arrays {', '.join(names)}; choose one with column (--column)")
+        raise InputError(f"{what}: contains the arrays {', '.join(names)}; choose one with column (--column)")
     name = column or (OBSERVATIONS if OBSERVATIONS in names else names[0])
     require_known("column", name, names)
-    lengths = asked.lengths
-    if lengths is None and "lengths" in arrays:
-        lengths = np.asarray(torch.as_tensor(arrays["lengths"]))
+    lengths = arrays.get("lengths") if asked.lengths is None else asked.lengths
     again = _Request(None, asked.options, lengths, asked.kept, asked.width)
-    how = f"{path.name}, array {name}"
-    found = _of_array(arrays[name], again, how, how)
-    return _with_options(found, ReadOptions(column=column, axis=_axis(again, arrays[name])))
+    what = f"{what}, array {name}" if source.named else what
+    found = _read(sources.open_object(arrays[name], what), again, what, how and what)
+    options = found.read_options or ReadOptions()
+    return _with_options(found, replace(options, column=column or options.column))
 
 
 def _arrays_only(what: str, asked: _Request) -> None:
     for name in ("group", "missing", "time"):
         if getattr(asked.options, name) is not None:
             raise InputError(f"{what}: {name} applies to tables, not arrays, in which NaN marks a missing entry")
-
-
-def _json_lines(path: Path, asked: _Request) -> VectorData:
-    rows = store.read_table(path, managed=False)
-    if not rows or not all(isinstance(row, dict) for row in rows):
-        raise InputError(f"{path.name}: must have one record per line")
-    name = asked.columns[0] if asked.columns and len(asked.columns) == 1 else OBSERVATIONS
-    if isinstance(rows[0].get(name), list):
-        return _lists([row.get(name) for row in rows], asked, f"{path.name}, field {name}")
-    names = [name for name in rows[0] if all(name in row for row in rows)]
-    return _of_table(Table(path.name, names, lambda name: [row[name] for row in rows]), asked)
 
 
 def _lists(rows: list[Any], asked: _Request, how: str) -> VectorData:
@@ -272,25 +251,15 @@ def _lists(rows: list[Any], asked: _Request, how: str) -> VectorData:
     return joined([part[:, None] if part.ndim == 1 else part for part in parts], how)
 
 
-def _read_object(source: Any, asked: _Request, what: str) -> VectorData:
-    labels = labels_of(source)
-    if is_frame(source) or (isinstance(source, Mapping) and "lengths" not in source):
-        return _of_table(table_of(source, what), asked)
-    if isinstance(source, Mapping):
-        arrays = {name: value for name, value in source.items() if name != "lengths"}
-        name = asked.columns[0] if asked.columns else next(iter(arrays), "")
-        if name not in arrays:
-            raise InputError(f"{what}: has no array {shown(name)}")
-        return _read_object(
-            arrays[name], _Request(None, asked.options, source["lengths"], asked.kept, asked.width), what
-        )
+def _of_plain(source: sources.Plain, asked: _Request, what: str, how: str) -> VectorData:
+    values, labels = source.values, source.labels
     if labels is not None and asked.options.time is not None:
-        name = str(getattr(source, "name", None) or _COLUMN)
-        return _of_table(Table(what, [name], lambda _: source, labels=labels), asked)
+        name = str(getattr(values, "name", None) or _COLUMN)
+        return _of_table(Table(what, [name], lambda _: values, labels=labels), asked)
     _arrays_only(what, asked)
     if asked.columns is not None:
         raise InputError(f"{what}: column applies to tables, and this source has no names of columns")
-    found = _of_array(source, asked, "", what)
+    found = _of_array(values, asked, how, what)
     if labels is None or len(labels) != len(found.rows):
         return found
     steps = Steps(np.arange(len(found.rows)), found.lengths.numpy(), as_labels(labels), None)
@@ -298,6 +267,9 @@ def _read_object(source: Any, asked: _Request, what: str) -> VectorData:
 
 
 def _of_table(table: Table, asked: _Request) -> VectorData:
+    name = asked.columns[0] if asked.columns and len(asked.columns) == 1 else OBSERVATIONS
+    if table.header is not None and table.has(name) and isinstance((rows := table.column(name))[0], list):
+        return _lists(rows, asked, f"{table.what}, field {name}")
     columns, options = asked.chosen(table)
     if asked.options.axis is not None:
         raise InputError(f"{table.what}: axis applies to tables without column names; here each row is an observation")
@@ -343,12 +315,12 @@ def _nameless(what: str, cells: TableCells, asked: _Request, gaps: NumberMarkers
         given = asked.columns if name == "columns" else getattr(asked.options, name)
         if given is not None:
             raise InputError(f"{what}: has no header with column names, which {name.rstrip('s')} needs")
-    width = len(cells.cells[0])
-    for number, row in zip(cells.numbers, cells.cells, strict=True):
+    width = len(cells.rows[0])
+    for number, row in zip(cells.numbers, cells.rows, strict=True):
         if len(row) != width:
             raise InputError(f"{what}: row {number}: {len(row)} cells where others have {width}")
     names = [str(place + 1) for place in range(width)]
-    table = Table(what, names, lambda name: [row[int(name) - 1] for row in cells.cells], cells.numbers)
+    table = Table(what, names, lambda name: [row[int(name) - 1] for row in cells.rows], cells.numbers)
     array = np.stack([floats_of(table, name, gaps) for name in names], 1)
     axis, rows = _axis(asked, array), len(array)
     if width > 1 and axis is None and asked.lengths is None and asked.width != width:

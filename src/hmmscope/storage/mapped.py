@@ -18,6 +18,8 @@ from hmmscope.storage import disk
 if TYPE_CHECKING:
     import torch
 
+#: Endings of files of arrays.
+ARRAYS = (".npy", ".npz", ".safetensors")
 _MAX_HEADER = 16 << 20
 #: Most bytes that an archive may decompress to: the larger of a fixed number and a multiple of the archive's size.
 _INFLATED, _RATIO = 1 << 28, 64
@@ -89,6 +91,23 @@ def _place(entry: dict[str, Any], room: int) -> tuple[int, int, str, tuple[int, 
     if not whole or not first <= end <= room or end - first != math.prod(shape) * width:
         raise ValueError("a tensor extends beyond the file, or its size differs from its shape")
     return first, end, kind, shape
+
+
+def read_arrays(path: Path, ending: str, *keys: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Read the arrays of a file, and its header from an array or from the metadata under one of the keys."""
+    if ending == ".npy":
+        return {"observations": read_npy(path)}, {}
+    arrays: dict[str, Any]
+    arrays, texts = map_tensors(path) if ending == ".safetensors" else (read_npz(path), {})
+    if ending == ".npz" and np.ndim(arrays.get("header", "")) == 0:
+        texts = {keys[0]: str(arrays.pop("header", "{}"))}
+    try:
+        header = json.loads(next((texts[key] for key in keys if key in texts), "{}"))
+    except (ValueError, RecursionError):
+        header = None
+    if not isinstance(header, dict):
+        raise DamagedError(f"{path.name}: header is not JSON")
+    return arrays, header
 
 
 def read_npz(path: Path) -> dict[str, NDArray[Any]]:

@@ -175,20 +175,21 @@ def dump(obj: Any, where: str, **options: Any) -> bytes:
         raise InputError(f"{where}: {_line(error)}") from error
 
 
-def parse(data: bytes, where: str) -> Any:
-    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        found = dict(pairs)
-        if len(found) < len(pairs):
-            raise ValueError(f"a key occurs twice among {sorted(key for key, _ in pairs)[:8]}")
-        return found
+def unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError(f"a key occurs twice among {sorted(key for key, _ in pairs)[:8]}")
+    return found
 
+
+def parse(data: bytes, where: str) -> Any:
     def refuse(constant: str) -> Any:
         raise ValueError(f"{constant} is not JSON")
 
     collects = gc.isenabled()
     gc.disable()  # millions of small lists would be traversed again and again; parsing makes no cycles
     try:
-        return json.loads(data.decode(), object_pairs_hook=unique, parse_constant=refuse)
+        return json.loads(data.decode(), object_pairs_hook=unique_keys, parse_constant=refuse)
     except (ValueError, RecursionError) as error:
         raise DamagedError(f"{where}: not JSON: {_line(error)}") from error
     finally:
