@@ -307,7 +307,7 @@ def test_threads_and_determinism_are_as_before_afterwards(monkeypatch: pytest.Mo
         ),
         (
             lambda: configure("umbrella", read_options={"unit": "lines"}),
-            "unit: applies only to sequences that are read here",
+            "unit: applies only to a file or table of sequences",
         ),
         (
             lambda: configure([[0, 1]] * 3, read_options={"num_steps": 3}),

@@ -471,8 +471,8 @@ def test_training_reads_as_fit_and_study_do(tmp_path: Path) -> None:
         assert run.process.data.num_steps == 72
     for source, options, message in (
         (wanted, {"unit": "words"}, "unit: applies only when a source is read"),
-        (coin(), {"column": "a"}, "column: applies only to sequences that are read here"),
-        ("umbrella", {"column": "a"}, "column: applies only to sequences that are read here, got 'umbrella'"),
+        (coin(), {"column": "a"}, "column: applies only to a file or table of sequences"),
+        ("umbrella", {"column": "a"}, "column: applies only to a file or table of sequences, got 'umbrella'"),
         (rows, {"colum": "a"}, "option: unknown 'colum'; did you mean 'column'"),
     ):
         with pytest.raises(InputError, match=message):

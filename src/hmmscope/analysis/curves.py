@@ -195,7 +195,7 @@ def evaluate(
     Args:
         model: map from tokens (batch, time) or vectors to outputs (batch, time, output).
         dataset: samples to score.
-        num_samples: number of samples, at most one per window of recorded sequences.
+        num_samples: number of samples; at most all windows of recorded sequences.
         baselines: True adds n-gram baselines.
         target: "observation", "belief" or a `Target`.
         observers: further processes that predict next observations, by name, such as a fitted HMM.

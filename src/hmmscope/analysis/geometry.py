@@ -185,7 +185,7 @@ def geometry(
         model: any module.
         dataset: samples of a process with beliefs, or any samples if `options` has an `observer`.
         layers: module names (default: the residual stream).
-        num_samples: number of samples, at most one per window of recorded sequences.
+        num_samples: number of samples; at most all windows of recorded sequences.
         ridge: penalty of the regression.
         seed: seed of permutation and bootstrap.
         options: see `InstrumentOptions`.

@@ -169,7 +169,7 @@ def probe(
         dataset: samples; the target ``component`` needs a mixture.
         target: name of the target (default: ``component`` for a mixture, otherwise ``belief``).
         layers: module names (default: the residual stream).
-        num_samples: number of samples, at most one per window of recorded sequences.
+        num_samples: number of samples; at most all windows of recorded sequences.
         shuffled_labels: True adds the control with permuted labels.
         seed: seed of permutation and bootstrap.
         options: see `InstrumentOptions`.

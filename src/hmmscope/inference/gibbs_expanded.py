@@ -25,7 +25,7 @@ Rows = Mapping[str, Array]
 
 @runtime_checkable
 class Expansion(Protocol):
-    """A model with inputs, durations or known states, expressed as an HMM of expanded states."""
+    """HMM that expresses inputs, durations or known states by expanded states, such as (state, remaining steps)."""
 
     @property
     def codes(self) -> Path:
@@ -38,7 +38,7 @@ class Expansion(Protocol):
         """Count first states, transitions and emissions along a path of expanded states."""
 
     def shown(self, path: Path) -> Path:
-        """Return the states of the model along a path of expanded states."""
+        """Return the state of the model in each expanded state of a path."""
 
 
 def expanded_draws(

@@ -1,4 +1,4 @@
-"""Stationary distributions, and step matrices of processes with emitting states or transitions."""
+"""Stationary distributions and transition matrices of processes whose states or transitions emit symbols."""
 
 import numpy as np
 import torch

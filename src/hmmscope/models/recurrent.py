@@ -22,7 +22,7 @@ class RecurrentSpec:
         width: number of coordinates of a state.
         learn_initial: True learns the first state.
         gates: number of matrix products of each input in a step.
-        kept: number of activations stored for each coordinate and step.
+        kept: activations per coordinate and step that the backward pass needs.
         num_states: number of state vectors of a layer.
     """
 

@@ -1,4 +1,4 @@
-"""Random HMMs, one per sample, with parameters that a header encodes exactly as integers."""
+"""Random HMMs, one per sample, whose header (first tokens) contains their exact probabilities as integers."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

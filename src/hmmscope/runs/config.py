@@ -208,7 +208,7 @@ def _read(source: Any, read_options: Mapping[str, Any]) -> Any:
     ready = ready or not readable
     if ready and read_options:
         raise InputError(
-            f"{next(iter(read_options))}: applies only to sequences that are read here, got {shown(source)}"
+            f"{next(iter(read_options))}: applies only to a file or table of sequences, got {shown(source)}"
         )
     return source if ready or (named and not read_options) else read_as(source, read_options)
 

@@ -126,8 +126,8 @@ def _shown(tables: lab.Tables) -> lab.Figure:
         caption=(
             "Curves show the distance of a model's answer from the exact one, at the position in the panel's title, "
             "against the number of training sequences. All models of a task see equally many sequences. At the scales "
-            "smoke and paper, Transformers are trained on prefixes that double in length. For Cyclic-HARD only positions "
-            "with a label of the state count. Bands are 95 % intervals over seeds."
+            "smoke and paper, Transformers are trained on prefixes that double in length. On Cyclic-HARD, the distance is a "
+            "mean over the samples with a label of the state at this position. Bands are 95 % intervals over seeds."
         ),
         panels=tuple(panels),
     )

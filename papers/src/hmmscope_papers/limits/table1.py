@@ -99,9 +99,9 @@ def _figure(rows: lab.Rows) -> lab.Figure:
         name="mixing-times",
         title="Mixing times compared with Table 1",
         caption=(
-            "Bars show three mixing times: by the definition (Eq. A.2, cut at 120 steps as in the paper), the same minus "
-            "two steps, and as printed. The mixing time of RanLDS follows from a formula, so no steps are subtracted. CR-p "
-            "is Cyclic-RND with probability p of a step backward. Bars are means over instances with 95 % intervals."
+            "Bars show three mixing times: that of the definition (Eq. A.2, cut at 120 steps as in the paper), the same "
+            "minus two steps, and the printed one. The mixing time of RanLDS follows from a formula, so no steps are "
+            "subtracted. CR-p is Cyclic-RND with probability p of a step backward. Bars have 95 % intervals over instances."
         ),
         panels=(
             panel([label for label in shown if label.startswith("Ran")], "Processes that forget quickly"),

@@ -186,7 +186,7 @@ def _error_figure(rows: lab.Rows) -> lab.Figure:
             "Curves show the largest error of any coordinate up to each step, when the network multiplies random "
             "orthogonal 5 x 5 matrices (MatMul), in float64 (left) and float32 (right). Lines are medians; bands are "
             "ranges over instances. For cyclic-det, random-automaton and word-problem the error is exactly zero in both "
-            "number types at every length, so this axis cannot show it."
+            "number types at every length, so it has no curve."
         ),
         panels=(
             lab.lines("float64", band(orthogonal.where(numbers="float64"), "length", label, "model"), required, **axes),

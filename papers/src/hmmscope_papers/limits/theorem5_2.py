@@ -208,7 +208,7 @@ def _error_figure(rows: lab.Rows) -> lab.Figure:
             "Curves show the largest error over positions and coordinates of the network with ceil(log2 T) layers (median, "
             "with the range over instances). λ is the scale of the GeLU units that compute products. Unless the legend "
             "gives λ, it is 2^(p/3), the best value for numbers of p significand bits. The ReLU network has no error on "
-            "cycles, so this axis cannot show it. Right: constants of Eq. (E.18) in float64, with the bound of the theorem."
+            "cycles, so it has no curve. Right: constants of Eq. (E.18) in float64, with the theorem's bound on the error."
         ),
         panels=(
             panel("float64", gadgets + truncated, "float64"),
@@ -270,8 +270,8 @@ def _weight_figure(rows: lab.Rows) -> lab.Figure:
         title="The largest weight is polynomial in the sequence length T",
         caption=(
             "Curves show the largest weight with the constants of the paper, for each number n of states. It is the output "
-            "weight √(2π)λ²/8 of the GeLU units that compute products with scale λ. Because λ² is proportional to 1/η (η: "
-            "accuracy of Eq. (E.18)), the weight grows as T to the power 1 + log2(8n)."
+            "weight √(2π)λ²/8 of the GeLU units that compute products with scale λ. As λ² is proportional to 1/η, where η "
+            "is the error that Eq. (E.18) allows with log2 T layers, the weight grows as T to the power 1 + log2(8n)."
         ),
         panels=(lab.lines("", *series, x_label="length T", y_label="largest weight", log_x=True, log_y=True),),
     )
@@ -289,9 +289,9 @@ def _scale_figure(tables: lab.Tables) -> lab.Figure:
         name="gadget-scale",
         title="Error of one GeLU product, by the scale λ of its units",
         caption=(
-            "Small λ cause truncation errors, large λ cancellation. Left: largest error of one GeLU product over random "
-            "factors in [-1, 1], against λ, in simulated arithmetic of p bits and in float64 (53 bits). Right: the same "
-            "error at the best λ, against p. Lines are medians; bands are ranges over sets of factors."
+            "Small λ cause truncation errors, and large λ cause cancellation. Left: largest error of one GeLU product over "
+            "random factors in [-1, 1], against λ, in simulated arithmetic of p bits and in float64 (53 bits). Right: the "
+            "same error at the best λ, against p. Lines are medians; bands are ranges over sets of factors."
         ),
         panels=(
             lab.lines("", *of_scale, x_label="λ", y_label="error of a product", log_x=True, log_y=True),

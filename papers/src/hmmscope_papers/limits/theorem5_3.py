@@ -286,11 +286,11 @@ def _floats_figure(rows: lab.Rows) -> lab.Figure:
         title="With hardware floats the error exceeds the bound e^-T",
         caption=(
             "Curves show the largest error over sampled sequences of RanHMM with 5 states and 5 symbols (median, with the "
-            "range over instances). “Own slot” writes products to separate coordinates of the stream, and the normaliser "
-            "divides. “Residual” updates the residual stream as the theorem does, with exact products. “Residual” and the "
-            "GeLU products (with the best λ) use a true division. No point is shown if a sum is zero. Errors above one "
-            "belong to answers that are not probabilities. In float32, “own slot” fails once the probability of the "
-            "observations underflows."
+            "range over instances). “Own slot” writes exact products to separate coordinates of the stream, and an MLP (the "
+            "normaliser) divides beliefs by their sum. The other networks update the residual stream as the theorem does, "
+            "with exact or GeLU products (with the best λ), and the processor divides. No point is shown if a sum is zero. "
+            "Errors above one belong to answers that are not probabilities. In float32, “own slot” fails once the "
+            "probability of the observations underflows."
         ),
         panels=(panel("float64"), panel("float32")),
     )

@@ -81,8 +81,8 @@ class MultiTaskFig1(PoolFigure):
 
     def drawn(self, tables: lab.Tables) -> list[lab.Figure]:
         told = (
-            "Curves show the accuracy of predictions of the next observation on fresh prompts. First row: by number of "
-            f"demonstrations, at later positions of the test sequence ({_positions(tables)}). Second row: by position in "
+            "Curves show the accuracy of predictions of the next observation on fresh prompts. First row: by the "
+            f"number of demonstrations before a sequence, at its later positions ({_positions(tables)}). Second row: along "
             "the test sequence, after all demonstrations. The optimum is the Bayes mixture over the pool for HMMs of the "
             "pool, and the mixture over all pairs for held-out pairs. For unseen HMMs the optimum is unknown, and the "
             "mixture over the pool shows the result of retrieval. No predictor exceeds the accuracy of the filter that "
@@ -159,7 +159,7 @@ def effects(score: Score, pool: str, first_position: int) -> list[dict]:
 
 #: Roles whose curves have bands; more bands would hide each other.
 _BANDS = ("model", "optimum", "ceiling")
-_AXES = {"demonstrations": "demonstrations before the sequence", "positions": "observations of the sequence seen"}
+_AXES = {"demonstrations": "demonstrations before the sequence", "positions": "earlier observations of the sequence"}
 _THEOREM = "theorem1-"
 
 
@@ -179,8 +179,8 @@ def _by_prompts(tables: lab.Tables) -> lab.Figure:
         title="Accuracy and loss after all demonstrations, by training prompts per HMM",
         caption=(
             "Curves show accuracy and loss at the later positions of the test sequence, after all demonstrations. All "
-            "models were trained on equally many tokens, so that models with a smaller pool saw each HMM more often (the "
-            f"paper: 16 times). {_intervals(tables)}"
+            "models were trained on equally many tokens, so that models with a smaller pool saw each HMM more often (16 "
+            f"times in the paper). {_intervals(tables)}"
         ),
         panels=tuple(panels),
     )
@@ -243,7 +243,7 @@ def _curves(rows: lab.Rows, pool: str) -> list[lab.Series | None]:
 
 def _positions(tables: lab.Tables) -> str:
     last = max(row["x"] for row in tables["positions"])
-    return f"{tables['effects'][0]['first_position']} to {last} observations of the sequence seen"
+    return f"after {tables['effects'][0]['first_position']} to {last} of its observations"
 
 
 def _intervals(tables: lab.Tables) -> str:

@@ -24,7 +24,7 @@ class MultiTaskFig2(PoolFigure):
     )
     summary = (
         "The demonstrations are permuted, and each attention logit from the last token of the test sequence is compared "
-        "with the logit of the same key token before. Whole demonstrations are permuted (A), or the position ids of "
+        "with its value before, at the same key token. Whole demonstrations are permuted (A), or the position ids of "
         "their tokens are permuted in all layers (B) or in one layer alone (C). Controls are the untrained model, "
         "and the network of Theorem 1, whose gradient layers do not read positions."
     )

@@ -200,9 +200,9 @@ def _held_figure(tables: lab.Tables) -> lab.Figure:
         name="near-singular",
         title="With almost uninformative observations the memory must be long",
         caption=(
-            "A hidden bit is shown by a clear symbol every twenty observations on average, and in between through a "
-            "channel of observability γ. Left: error of the prediction from the last observations. Right: memory length "
-            "that reduces this error to a tenth of its value with one observation. Histories are sampled; bands are 95 % "
+            "The state is a bit. One symbol in twenty, on average, determines it; the others depend on it through a channel "
+            "of observability γ. Left: error of the prediction from the last observations. Right: memory length that "
+            "reduces this error to a tenth of its value with one observation. Histories are sampled; bands are 95 % "
             "intervals over independent sets of histories."
         ),
         panels=tuple(panels),

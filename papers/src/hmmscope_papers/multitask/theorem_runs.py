@@ -89,7 +89,7 @@ def sample_figure(tables: lab.Tables) -> lab.Figure:
             "last gradient layer. Left: distance from the best linear prediction, the bound on it, its limit for "
             "infinitely many steps, and its value if the noise of samples were independent. Right: distance from the exact "
             "distribution given the whole history, and the bound on it; with many samples the errors from the short memory "
-            "and from the linear form remain. Sets whose windows do not span all windows are omitted."
+            "and from the linear form remain. Sets are omitted if some window is not a linear combination of their windows."
         ),
         panels=(
             panel("Estimation", "estimation", "estimation_bound", "||(W(T) − W_L) x||, r.m.s.", *limits),

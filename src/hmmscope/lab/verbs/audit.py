@@ -18,7 +18,7 @@ _NOTED = "by the decision rules that the run recorded at its start, because prot
 
 
 def audit(entries: Sequence[LedgerRow], folders: Sequence[Path]) -> list[str]:
-    """Return lines of text on the verdicts of experiments, and on the code that measured their parts (such as runs).
+    """Return lines: why verdicts are confirmatory or exploratory, and which versions of the code measured the data.
 
     Raises:
         DamagedError: A protocol is in no commit, or was committed after its data were collected.

@@ -102,8 +102,8 @@ class BeliefDevelopment(lab.Experiment):
                 name="strategies",
                 title="Distance of the model from simple predictors, by training step",
                 caption=(
-                    "Curves show the KL divergence of the model from simple predictors and from the exact answer, against "
-                    "the step of training; the lowest curve is the nearest predictor. Bands are 95 % intervals over seeds."
+                    "Curves show the KL divergence of the model from simple predictors and from the exact answer, by "
+                    "training step; the lowest curve belongs to the nearest predictor. Bands are 95 % intervals over seeds."
                 ),
                 panels=tuple(_distances(rows, title) for rows, title in _each(tables["strategies"])),
             ),

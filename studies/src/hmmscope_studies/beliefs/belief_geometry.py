@@ -42,8 +42,8 @@ class BeliefGeometry(lab.Experiment):
     summary = (
         "RoFormers are trained to predict the next observation of processes whose beliefs have a known geometry. The "
         "beliefs of Mess3 form a fractal. The beliefs of RRXOR have four dimensions, and its next-symbol distribution does "
-        "not determine them. The states of a quantum process fill a disc and those of a post-quantum process a curve, "
-        "which no finite HMM has. Pairs of Mess3 are independent, coupled through observations, or coupled through hidden "
+        "not determine them. No finite HMM generates the quantum process, whose states fill a disc, or the post-quantum "
+        "process, whose states fill a curve. Pairs of Mess3 are independent or coupled through observations or hidden "
         "states. Affine maps read the exact belief from every layer at every stored step. For pairs, the experiment "
         "measures whether the stream encodes the joint belief (eight dimensions) or the beliefs of both factors (two "
         "dimensions each), and whether their subspaces are orthogonal. The control is the untrained network."
@@ -161,8 +161,8 @@ def _added_figure(rows: lab.Rows) -> lab.Figure:
         title="Fraction of the belief's variance that training adds to what a map explains",
         caption=(
             "Bars show 1 - (1 - R²) / (mean over seeds of 1 - R² before training), where each network is read at the layer "
-            f"that fits its training samples best. Processes that leave less than {_LEAST_LEFT:g} unexplained before "
-            "training are left out. Intervals are 95 % intervals over seeds."
+            f"that fits its training samples best. Processes with less than {_LEAST_LEFT:g} of the variance unexplained "
+            "before training are left out. Intervals are 95 % intervals over seeds."
         ),
         panels=(
             lab.bars(
@@ -213,7 +213,7 @@ def _shapes_figure(clouds: lab.Rows) -> lab.Figure:
         ]
     return lab.Figure(
         name="shapes",
-        title="Beliefs of RRXOR and of two processes that no HMM has",
+        title="Beliefs of RRXOR and of two processes that no finite HMM generates",
         caption=(
             "Each point is the exact belief after one prefix, or the belief decoded from the last layer at the end of "
             "training. RRXOR has 36 beliefs in four dimensions; the panels show the two dimensions with the largest "

@@ -87,7 +87,7 @@ class Discovery(Experiment):
                     "Left: rank of the Hankel matrix, at the largest gap of its singular values. Middle: number of "
                     "recurrent states of an automaton, in which prefixes are one state if their predictions differ by at "
                     "most 0.1 in total variation. Right: distance of the learned operators' predictions from those of the "
-                    "process. The exact process is analysed alike. Intervals are 95 % intervals over seeds."
+                    "process. The exact process is analysed in the same way. Intervals are 95 % intervals over seeds."
                 ),
                 panels=tuple(panels),
             ),

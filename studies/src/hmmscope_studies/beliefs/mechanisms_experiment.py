@@ -98,8 +98,8 @@ class Mechanisms(lab.Experiment):
                 title="Rise of the loss if a component is removed",
                 caption=(
                     "Bars show the rise of the loss if a head, the attention of a layer or an MLP is replaced by its mean "
-                    "over samples, or by its output on another sample. Letters order the heads of a layer by this rise, "
-                    "from a, the largest. Intervals are 95 % intervals over seeds."
+                    "over samples, or by its output on another sample. The heads of a layer are named a, b, .. in "
+                    "order of this rise, the largest first. Intervals are 95 % intervals over seeds."
                 ),
                 panels=tuple(_costs(ablated.where(process=process), process) for process in processes),
             ),
@@ -109,8 +109,8 @@ class Mechanisms(lab.Experiment):
                 caption=(
                     "Colours show how much the held-out R² of affine maps from the stream falls if a component is "
                     "replaced by its mean. The maps predict earlier symbols, the frequencies of symbols in the context "
-                    "(unigrams), those of the symbols that followed the present one (bigrams), and the belief. Values are "
-                    "means over seeds."
+                    "(unigrams), the frequencies of symbols after earlier occurrences of the last symbol (bigrams), and the "
+                    "belief. Values are means over seeds."
                 ),
                 panels=tuple(_readings(*one) for one in _each(ablated, ("trained", "constructed"))),
             ),

@@ -100,9 +100,9 @@ class LimitsHardDose(lab.Experiment):
         series.append(lab.level(longest, (min(doses), max(doses)), "end of the sequence", "ceiling"))
         shown: dict[str, Any] = {"x_label": "actions per label of the state", "y_label": "fit length", "y_min": 0.0}
         caption = (
-            f"Curves show the interpolated position at which the evaluation loss after training crosses {RATE:g}; only "
-            "positions with a label of the state count. All models of a supervision rate see equally many sequences. Bands "
-            "are 95 % intervals over seeds."
+            f"Curves show the interpolated position at which the evaluation loss after training crosses {RATE:g}. The "
+            "loss is measured at labels of the state only. All models of a supervision rate see equally many sequences. "
+            "Bands are 95 % intervals over seeds."
         )
         panel = lab.lines(f"Sequences of {longest}", *series, log_x=True, y_max=1.08 * longest, **shown)
         return [

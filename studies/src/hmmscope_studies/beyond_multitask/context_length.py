@@ -64,9 +64,9 @@ class ContextLength(lab.Experiment):
                 title="Error against the number of observations",
                 caption=(
                     "Curves show the excess loss over the filter of the whole past (left), and the total variation from it "
-                    "(right), against the number k of observations seen. The best predictor from k observations is exact. "
-                    "A model's excess is the excess of this predictor (memory part) plus the error that training left "
-                    "(learning part). Straight lines mean exponential decay. Bands are 95 % intervals over seeds, each "
+                    "(right), against the number k of observations seen. The best predictor from k observations is computed "
+                    "exactly. A model's excess is the excess of this predictor (memory part) plus the error that training "
+                    "left (learning part). Straight lines mean exponential decay. Bands are 95 % intervals over seeds, each "
                     "with its own HMM."
                 ),
                 panels=(

@@ -102,7 +102,7 @@ def _parts_figure(rows: lab.Rows) -> lab.Figure:
         title="Error of in-context least squares, and its three parts",
         caption=(
             "Curves show the squared Euclidean distance of the least-squares prediction from the exact distribution of the "
-            "next observation, averaged over all histories, and the three parts of which it is the sum. The process has "
+            "next observation, averaged over all histories, and its three parts, which add up to it. The process has "
             "four hidden states and four symbols. Bands are 95 % intervals over sets of demonstrations. Parts that are zero "
             "are omitted."
         ),

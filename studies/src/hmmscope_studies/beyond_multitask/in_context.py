@@ -126,7 +126,7 @@ class InContext(lab.Experiment):
                 name="convergence",
                 title="Length of context until the loss is close to the filter's",
                 caption=f"Curves show the number of observations from which on the loss stays within {TOLERANCE} nats of "
-                "the filter's. Predictors that stay farther away are not drawn. Values are means over the other seeds.",
+                "the filter's. Means leave out seeds in which the predictor stays farther away.",
                 panels=tuple(
                     lab.lines(
                         "",

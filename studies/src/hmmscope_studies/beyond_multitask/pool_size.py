@@ -318,9 +318,9 @@ def _transition_figure(rows: lab.Rows) -> lab.Figure:
         caption=(
             "Inference is the loss of the best n-gram baseline (tuned n-grams, context tree weighting) minus that of "
             "the model, on unseen HMMs. Retrieval is the excess loss (over the filter that knows the HMM) on held-out HMMs "
-            "minus that on the pool. The first panels show them over training, with one curve per pool, and the last panel "
-            "at the end against the number of prompts per HMM, at equal tokens. Both are measured in the test sequence; "
-            "bands are 95 % intervals over seeds."
+            "minus that on the pool. The first two panels show them by training step, with one curve per pool; the last one "
+            "shows them at the end of training by prompts per HMM. All models train on equally many tokens. Both are "
+            "measured in the test sequence; bands are 95 % intervals over seeds."
         ),
         panels=tuple(panels),
     )
