@@ -229,7 +229,7 @@ class Cost:
     Attributes:
         parameters: number of trainable parameters.
         flops: matrix-product FLOPs of a training sample; the backward pass counts as two forward passes.
-        kept: number of activations that the backward pass of a sample needs, within 10 %.
+        kept: number of activations that the backward pass of a sample needs, within 10 % of torch's.
     """
 
     parameters: int
