@@ -103,7 +103,7 @@ class ReadRequest:
             self.column = rest[0]
         for field, value in (("group", self.group), ("time", time)):
             if value is not None and self.column is None:
-                raise InputError(f"{field}: pass the column of the symbols too, column=NAME")
+                raise InputError(f"{field}: needs the column of the symbols too; pass column= (--column)")
         return names
 
     def of_file(self, header: Mapping[str, Any]) -> Alphabet | None:
