@@ -295,8 +295,8 @@ def orthogonal(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measureme
     growth = lab.Effect.pooled(power_slopes(double, "length", "error"))
     text = (
         f"Over {max(kept.values('length'))} symbols the largest error is {worst['float64']:.1e} in float64 and "
-        f"{worst['float32']:.1e} in float32. In float64 it grows as t to the power {growth.short()}, as for rounding "
-        "errors."
+        f"{worst['float32']:.1e} in float32. In float64 it grows with the number of symbols to the power "
+        f"{growth.short()}, like rounding errors."
     )
     return lab.Measurement(
         always(
@@ -334,7 +334,7 @@ def start(tables: lab.Tables) -> lab.Measurement:
     rows = tables["start"]
     least, right = min(row["as_printed"] for row in rows), max(row["corrected"] for row in rows)
     text = (
-        f"As printed, the first vectors are wrong by at least {least:.2g} in every instance; with α/2 added instead of "
-        f"subtracted they are wrong by at most {right:.1e}."
+        f"With the printed h_0, the error of the first vectors is at least {least:.2g} in every instance. With α/2 added "
+        f"instead of subtracted, it is at most {right:.1e}."
     )
     return lab.Measurement(lab.Effect(value=least, unit="smallest error over instances"), text)

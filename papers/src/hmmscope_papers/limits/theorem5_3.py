@@ -339,8 +339,8 @@ def error(tables: lab.Tables) -> lab.Measurement:
         falls.append(-slope(errors, [math.log(value) for value in errors.values()]))
     text = (
         f"Over {len(kept)} runs (softmax attention, GeLU products, normaliser) the largest error at T = "
-        f"{worst['length']} is {worst['error']:.1e} with {worst['bits']} bits; e^-T is {worst['bound']:.1e}. ln error "
-        f"falls by {lab.Effect.pooled(falls).short()} per observation. With half the bits per observation, "
+        f"{worst['length']} is {worst['error']:.1e} with {worst['bits']} bits; e^-T is {worst['bound']:.1e}. The error's "
+        f"logarithm falls by {lab.Effect.pooled(falls).short()} per observation. With half the bits per observation, "
         f"{_all_fail(tables['precision'].where(share=0.5))}."
     )
     return lab.Measurement(
@@ -368,10 +368,10 @@ def bits(tables: lab.Tables) -> lab.Measurement:
     above = sum(row["slope"] > row["recommended"] for row in gelu)
     means = ", ".join(f"{np.mean([row['slope'] for row in group]):.2f} ({name})" for name, group in groups.items())
     text = (
-        f"Bits per observation, mean over instances: {means}. With GeLU products they are at most "
+        f"Bits per observation, mean over instances: {means}. With GeLU products these are at most "
         f"{max(row['slope'] / row['recommended'] for row in gelu):.2f} times (1 + ln C)/ln 2, where 1/C is the least "
-        f"product of a transition and an emission probability. They are above that rate in {above} of {len(gelu)} "
-        "instances; no additive constant compensates for this at large T."
+        f"product of a transition and an emission probability. They are above this number in {above} of {len(gelu)} "
+        "instances, where T(1 + ln C)/ln 2 bits are too few at large T."
     )
     return lab.Measurement(effects, text, required=tuple(ARRANGEMENTS))
 
@@ -385,7 +385,7 @@ def normaliser(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measureme
     text = (
         f"With the printed exponents the sums reach {max(row['sum_high'] for row in printed):.3g}, and the series that "
         f"follows gives wrong answers in {wrong} of {len(printed)} processes. With real exponents and "
-        f"ceil(log2(T log2 C)) stages they end in [{low:.4g}, {high:.4g}], with an error of {max(errors):.1e}."
+        f"ceil(log2(T log2 C)) stages the last sums are {low:.4g} to {high:.4g}; errors are at most {max(errors):.1e}."
     )
     return lab.Measurement(
         always(

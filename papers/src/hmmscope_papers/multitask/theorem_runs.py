@@ -184,7 +184,7 @@ def _descent(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measurement
     weights, law = (max(row[column] for row in exact) for column in ("weights_error", "prediction_error"))
     text = (
         f"In {len(exact)} networks the weights after every layer differ from plain gradient descent by at most "
-        f"{weights:.1e} at every position, and predictions by {law:.1e}. Variants that compute in another way: "
+        f"{weights:.1e} at every position, and predictions by {law:.1e}. Predictions of variants differ by: "
         f"{', '.join(f'{name} {value:.0e}' for name, value in others.items())}."
     )
     kinds = ("instance", "memory_length", "futures")
@@ -222,10 +222,10 @@ def _bounds(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measurement:
     largest = {part: max(row[part] for row in shares) for part in parts}
     text = (
         "After every layer the distance from least squares is at most "
-        f"{max(row['error'] / row['bound'] for row in steps):.2f} of its bound. In root mean square over sets of "
-        f"demonstrations, the generalisation error is at most {largest['generalisation']:.2f} of its bound, "
-        f"{largest['estimation']:.2f} with the missing steps included, and the total error {largest['total']:.2f} "
-        "of the whole bound."
+        f"{max(row['error'] / row['bound'] for row in steps):.2f} of its bound. Over sets of demonstrations, the root "
+        f"mean square of the generalisation error is at most {largest['generalisation']:.2f} of its bound, that of "
+        f"generalisation and optimisation error {largest['estimation']:.2f}, and that of the total error "
+        f"{largest['total']:.2f}."
     )
     return lab.Measurement(effects, text)
 
@@ -238,8 +238,8 @@ def _samples(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measurement
     ]
     differ = max(row["difference"] for row in rows.where(road="Transformer"))
     text = (
-        f"The exponent is averaged over {len(by_process)} processes. Weights of the Transformer and of plain "
-        f"algebra differ by at most {differ:.1e}."
+        f"The exponent is averaged over {len(by_process)} processes. The Transformer's weights differ from "
+        f"those of plain gradient descent by at most {differ:.1e}."
     )
     return lab.Measurement(lab.Effect.pooled(by_process, "exponent of n"), text, _weakly_revealing(tables, numbers))
 
@@ -257,7 +257,7 @@ def _memory(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measurement:
     text = (
         f"The memory error stays within a factor of {math.exp(max(row['residual'] for row in rates)):.2f} of an "
         f"exponential, and below its computed upper bound in {within} of {len(rows)} cases. With infinitely many samples "
-        f"and steps the error, which includes that of linearity, falls from {limits[0]:.4f} to {limits[1]:.4f} as L grows "
+        f"and steps the total error of the linear prediction falls from {limits[0]:.4f} to {limits[1]:.4f} as L grows "
         f"from {ends[0][0]['memory_length']} to {ends[1][0]['memory_length']}; with {rows[0]['network_samples']} samples "
         f"the error changes from {few[0]:.3f} to {few[1]:.3f}."
     )
