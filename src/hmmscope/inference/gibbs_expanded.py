@@ -221,7 +221,7 @@ class StateExpansion(Shown):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class KnownExpansion(Shown):
-    """An expansion with allowed states; a code is the number of a pair (code of the expansion, allowed states)."""
+    """An expansion with a set of allowed states; a code numbers a pair (code of the expansion, allowed states)."""
 
     whole: Expansion
     codes: Path
