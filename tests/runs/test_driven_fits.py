@@ -237,7 +237,7 @@ def test_errors(given):
         (lambda: hs.fit(x, 2, inputs="action"), "inputs: .*column"),
         (lambda: semi_markov().predict([0, 1], inputs=[0, 1]), "inputs: needs a model with inputs"),
         (lambda: hs.fit(x, [1, 2], inputs=actions, options=hs.FitOptions(known_states=[])), "known_states: needs one"),
-        (lambda: hs.fit(x, 2, options=hs.FitOptions(constraints=hs.Constraints(durations=1))), "durations: applies to"),
+        (lambda: hs.fit(x, 2, options=hs.FitOptions(constraints=hs.Constraints(durations=1))), "has no durations"),
         (lambda: hs.FitOptions(durations=0), "durations: must be at least 1"),
         (lambda: hs.FitOptions(duration_family="poisson"), "duration_family: unknown"),
         (lambda: hs.FitOptions(duration_family="negative-binomial"), "duration_family: needs durations"),
