@@ -145,7 +145,7 @@ def _against_epoch(tables: lab.Tables) -> lab.Figure:
         name="fit-length-by-epoch",
         title="Fit length during training, with and without curriculum",
         caption=(
-            "Curves show the fit length in each single epoch. Both trainings use equally many sequences, but with the "
+            "Curves show the fit length of each epoch alone. Both trainings use equally many sequences, but with the "
             "curriculum the first sequences are shorter. Bands are 95 % intervals over seeds."
         ),
         panels=tuple(panels),

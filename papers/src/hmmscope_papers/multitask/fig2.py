@@ -142,9 +142,9 @@ _NETWORKS: dict[str, tuple[str, lab.Role]] = {
 _METRICS = {"cv": "variation", "cv_centred": "centred variation", "attention_change": "total variation"}
 _EXPLAINED = (
     "A: whole demonstrations are permuted. B: position ids are permuted in all layers, so that upper layers read corrupted "
-    "inputs. C: position ids are permuted in the measured layer alone. Logits of the last token of the test sequence are "
-    "compared for the same key, which is an observation of a demonstration (in the network of Theorem 1, a regression "
-    "sample; its last layer attends to its own position)."
+    "inputs. C: position ids are permuted in the measured layer alone. Each logit of the last token of the test sequence "
+    "is compared for the same key, an observation of a demonstration (in the network of Theorem 1, a regression "
+    "sample). In the last layer of that network, a token attends to its own position."
 )
 
 

@@ -281,7 +281,7 @@ def _phase_figure(rows: lab.Rows) -> lab.Figure:
     shown = {"x_label": "step", "y_label": "prompts per HMM at the end", "z_label": "nats"}
     titles = {
         "retrieval": "Retrieval: held-out HMMs minus pool",
-        "inference": "Inference: below the best n-gram, unseen HMMs",
+        "inference": "Inference: best n-gram minus model, unseen HMMs",
     }
     maps = [
         lab.heatmap(t, lab.Rows(named.where(effect=e).pool("step", "pool")), "step", "pool", **shown)
@@ -303,7 +303,7 @@ def _transition_figure(rows: lab.Rows) -> lab.Figure:
     named = rows.with_columns(shown_as=lambda row: f"{row['prompts']:.3g} prompts per HMM")
     last = lab.Rows(row for row in rows if row["shown"] == row["prompts"])
     titles = {
-        "inference": "Inference: below the best n-gram, unseen HMMs",
+        "inference": "Inference: best n-gram minus model, unseen HMMs",
         "retrieval": "Retrieval: held-out HMMs minus pool",
     }
     panels = []
