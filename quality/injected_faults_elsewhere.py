@@ -332,9 +332,9 @@ IN_MEASUREMENTS = (
     ),
     Fault(
         "twice as much taken for much more",
-        "../hmmscope_papers/limits/table3.py",
-        "MUCH = 1.0",
-        "MUCH = 0.3",
+        "../hmmscope_papers/limits/claims/limits-table3.toml",
+        "bound = 0.0, matters = 1.0",
+        "bound = 0.0, matters = 0.3",
         ("../papers/tests/experiments/test_limits_losses.py::test_remembering_tasks_are_worse",),
     ),
 )

@@ -250,8 +250,6 @@ def _final_figure(rows: lab.Rows) -> lab.Figure:
 #: The tasks of the figure.
 SHOWN = ("Cyclic-DET", "MatMul")
 HARD = "Cyclic-HARD"
-#: Smallest fall of the evaluation loss that matters.
-MUCH = 0.1
 
 
 def half_of_fit(lengths: list[int], fit_length: int) -> int | None:

@@ -207,8 +207,6 @@ def _geometric(rows: lab.Rows, name: str, role: lab.Role) -> lab.Series | None:
 # ---------------------------------------------------------------------------------------------------------------------
 # Claims
 
-#: An excess this many powers of ten above another is much worse; a smaller ratio is comparable.
-MUCH = 1.0
 #: Models that close a smaller fraction of the gap have learned nothing.
 FALLEN_BEHIND = 0.1
 #: Largest scatter of a mean for a comparison with a lower bound: a third of the printed models' difference.

@@ -217,8 +217,8 @@ def _fit_figure(rows: lab.Rows) -> lab.Figure:
 
 #: Tasks without a state to track: a window of constant length gives the belief.
 FORGETTING = ("ran-hmm", "mess3")
-#: Differences of evaluation losses: the smallest that matters, and the smallest that counts as learning.
-MATTERS, LEARNED = 0.05, 0.1
+#: The smallest difference of evaluation losses that counts as learning.
+LEARNED = 0.1
 
 Which = tuple[str, int]  # architecture and layers
 
