@@ -24,7 +24,7 @@ def attention_map(
     Args:
         model: model with hook points ``blocks.<layer>.attention.pattern`` (batch, head, query, key).
         dataset: samples.
-        num_samples: number of samples; at most all windows of recorded sequences.
+        num_samples: number of samples; of recorded sequences, at most one per window.
         max_offset: largest distance between the last token and a key.
         seed: seed of the bootstrap.
 

@@ -104,7 +104,7 @@ class ExactBeliefs(Shown):
         dataset: source of the samples.
         num_samples: number of samples.
         times: observation indices (time,).
-        values: non-constant targets by name (example, coordinate).
+        values: what probes decode, by name (example, coordinate), without constant coordinates.
         inside: mask of the examples that are not padding (example,), or None.
     """
 

@@ -156,7 +156,7 @@ def normalise_backward(normed: int, hat: X2, scale: X1, dhat: X2, used: int, dx:
 def labels_of_panel(
     asked: StepInputs, first: int, count: int, samples: int, panel: int, used: int, width: int, y: X2, w: X1
 ) -> None:
-    """Load a panel's weighted labels.
+    """Load the labels and loss weights of a panel (a block of samples).
 
     Args:
         y, w: Arrays for the labels (output, panel) and the weights (panel,).

@@ -23,7 +23,7 @@ class BlockedAttention(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, qkv: Tensor, rotation: tuple[Tensor, Tensor], scale: float) -> Tensor:
-        """Return mixed values (batch, time, width) from (batch, time, 3, head, head width) and (cosines, signed sines)."""
+        """Return attention's outputs (batch, time, width) from q, k, v (batch, time, 3, head, head width) and rotary tables."""
         batch, time, _, num_heads, head_width = qkv.shape
         own = qkv.new_empty(3, batch * num_heads, time, head_width)
         own.view(3, batch, num_heads, time, head_width).copy_(qkv.permute(2, 0, 3, 1, 4))

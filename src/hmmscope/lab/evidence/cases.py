@@ -1,4 +1,4 @@
-"""Verdicts on each effect of a claim alone, and on all its effects together."""
+"""Verdicts on a claim: for each of its measured effects alone, and for all of them together."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace

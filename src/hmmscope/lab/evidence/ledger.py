@@ -233,7 +233,7 @@ def _judged(folder: Path, about: dict[str, Any]) -> list[tuple[Claim, Finding]]:
             raise DamagedError(f"{folder}: claim {one.name}: {rule} ({type(error).__name__}, {error})") from error
     if not found:
         raise InputError(
-            f"{folder}: the experiment {name} decides no claim; hmmscope claims lists the experiments that do"
+            f"{folder}: the experiment {name} decides no claim; the command 'hmmscope claims' lists the experiments that do"
         )
     return found
 

@@ -52,7 +52,7 @@ class SequenceQuestions:
     Attributes:
         smooth, viterbi: Whether to add the posterior of each state, and the most likely path, given all observations.
         paths: Number of state paths drawn from the posterior.
-        memory: Number of past observations that the predictor uses.
+        memory: Number of past observations from which the next one is predicted; 0 for all.
         ngrams: Largest n of the n-gram baselines (n - 1 symbols of context).
         seed: Seed of the draws.
         forecast: Number of future steps.

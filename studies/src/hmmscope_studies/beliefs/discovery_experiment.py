@@ -93,9 +93,9 @@ class Discovery(Experiment):
             ),
             Figure(
                 name="coordinates",
-                title="Agreement of the belief with coordinates of the last layer found without labels",
+                title="Agreement of the belief with coordinates that are found in the last layer without labels",
                 caption=(
-                    "Left: mean absolute correlation of each coordinate of the exact belief with its best match. Right: "
+                    "Left: mean absolute correlation of each coordinate of the belief with its nearest found one. Right: "
                     "R² of the belief as an affine function of all found coordinates. Intervals are 95 % intervals."
                 ),
                 panels=tuple(found),

@@ -196,7 +196,7 @@ def head_rows(run: Run, num_samples: int) -> list[Row]:
     """Return attention of observations to the header by head, and the cost of removing it.
 
     Returns:
-        Rows (network, layer, head, quantity, value): "attention" (fraction on the header, late queries) and "cost" (nats).
+        Rows (network, layer, head, quantity, value): "attention" (of the later half, on the header) and "cost" (nats).
     """
     facts = facts_of(run)
     if not facts["architecture"].startswith("transformer"):
