@@ -23,7 +23,7 @@ class BlockedAttention(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, qkv: Tensor, rotation: tuple[Tensor, Tensor], scale: float) -> Tensor:
-        """Return attention's outputs (batch, time, width) from q, k, v (batch, time, 3, head, head width) and rotary tables."""
+        """Return attention's outputs (batch, time, width) from q, k, v (batch, time, 3, head, head width)."""
         batch, time, _, num_heads, head_width = qkv.shape
         own = qkv.new_empty(3, batch * num_heads, time, head_width)
         own.view(3, batch, num_heads, time, head_width).copy_(qkv.permute(2, 0, 3, 1, 4))
