@@ -82,10 +82,7 @@ IN_BITS = (
         "kernels/quantise.py",
         "if rows[row, i] > 0.0 else -1.0",
         "if rows[row, i] > 0.0 else 2.0",
-        (
-            "kernels/test_kernels.py::test_rows_are_quantised_within_a_unit",
-            "kernels/test_kernels.py::test_awkward_rows_are_quantised_within_a_unit",
-        ),
+        ("kernels/test_kernels.py::test_few_rows_are_quantised_as_many_are",),
     ),
     Fault(
         "running mixture not rescaled",
@@ -99,7 +96,7 @@ IN_BITS = (
         "kernels/simd_over_sequences.py",
         "if least < 1e-100:",
         "if least < 0.0:",
-        (f"{_LONG}test_hundred_thousand_observations",),
+        ("inference/test_side_by_side.py::test_nothing_is_lost_to_underflow",),
     ),
     Fault(
         "n-grams across delimiters",
