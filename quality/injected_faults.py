@@ -115,9 +115,9 @@ IN_INFERENCE = (
     Fault(
         "what may vanish is looked for too rarely",
         "inference/compiled.py",
-        "(1e-100, 8)",
-        "(1e-100, 64)",
-        (_UNDERFLOW,),
+        "every = steps_between_divisions(least, every)",
+        "every = 64",
+        ("../quality/test_loops_over_sequences.py::test_tiny_entries",),
     ),
     Fault(
         "rows in logarithms forget the emission",
