@@ -241,7 +241,7 @@ def test_two_readings_are_both_said(tmp_path: Path, name: str, text: str, both: 
         ("a.fa", ">only\n", {}, "holds no sequence"),
         ("a.csv", "id,s\n1,ab\n2\n", {"column": "s"}, "row 3: 1 cells where the header has 2"),
         ("a.csv", "id,s\n1,ab\n", {"column": "t"}, "column: unknown 't'"),
-        ("a.csv", "id,s\n1,ab\n", {"group": "id"}, "group: needs column"),
+        ("a.csv", "id,s\n1,ab\n", {"group": "id"}, "group: needs the column"),
         ("a.csv", "id,s\n1,ab\n", {"column": "s", "group": "u"}, "group: unknown 'u'"),
         ("a.txt", "ab\n", GROUPED, "group: needs a table"),
         ("a.csv", "0\n1\n1\n", {}, "3 lists of one symbol can be read in two ways"),
