@@ -33,7 +33,7 @@ def test_batches_are_the_samples_in_order_with_their_exact_answers() -> None:
         torch.testing.assert_close(batch["beliefs"], found.beliefs)
         torch.testing.assert_close(batch["optimum"], found.next_observation)
     same(batches, some(CORPUS.stream(4), 3))  # gone through again
-    same(batches[1:], some(CORPUS.stream(4, first=4), 2))
+    same(batches[1:], list(CORPUS.stream(4, first=4, num_samples=8)))
     assert set(next(iter(CORPUS.stream(4, exact=False)))) == {"tokens", "observations"}
 
 

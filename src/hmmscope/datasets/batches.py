@@ -39,7 +39,7 @@ class ProcessStream(IterableDataset[dict[str, Tensor]]):
         dataset: dataset of the samples.
         batch_size: number of samples per batch, over all processes; None for single samples.
         rank, world: index of this process, and number of processes.
-        num_samples: index before which the stream ends (default: endless; for recorded sequences, all windows).
+        num_samples: number of samples (default: endless; for recorded sequences, all windows from `first` on).
         first: index of the first sample.
         exact: True adds beliefs, posterior and optimum where they are known.
 
@@ -67,9 +67,9 @@ class ProcessStream(IterableDataset[dict[str, Tensor]]):
         require(num_samples is None or num_samples >= 1, "num_samples", "must be at least 1", num_samples)
         self.dataset, self.batch_size, self.rank, self.world = dataset, batch_size, rank, world
         self.first, self.exact, process = first, exact, dataset.process
+        self._end = None if num_samples is None else first + num_samples
         if num_samples is None and process.data is not None:
-            num_samples = process.num_different(dataset.stream_name, dataset.layout.num_observations)
-        self.num_samples = num_samples
+            self._end = process.num_different(dataset.stream_name, dataset.layout.num_observations)
         self._known = exact and process.data is None and PREDICTIONS in process.capabilities()
 
     def __iter__(self) -> Iterator[dict[str, Tensor]]:
@@ -84,13 +84,13 @@ class ProcessStream(IterableDataset[dict[str, Tensor]]):
         part = self.batch_size // self.world
         for begin in self._numbers(self.batch_size * number, self.batch_size * count):
             own_first = begin + self.rank * part
-            last = own_first + part if self.num_samples is None else min(own_first + part, self.num_samples)
+            last = own_first + part if self._end is None else min(own_first + part, self._end)
             if last > own_first:
                 yield self._batch(list(range(own_first, last)))
 
     def _numbers(self, begin: int, step: int) -> Iterator[int]:
         sample = self.first + begin
-        while self.num_samples is None or sample < self.num_samples:
+        while self._end is None or sample < self._end:
             yield sample
             sample += step
 
