@@ -90,9 +90,8 @@ def is_fasta(text: str) -> bool:
 
 
 def _json_lines(text: str, what: str) -> Source:
-    lines = [
-        (k, line) for k, line in enumerate(text.split("\n"), 1) if line.strip()
-    ]  # strings may have other line ends
+    # not splitlines(), because strings may contain other line ends
+    lines = [(k, line) for k, line in enumerate(text.split("\n"), 1) if line.strip()]
     rows, numbers = [_parsed(line, f"{what}: line {k}", DamagedError) for k, line in lines], [k for k, _ in lines]
     if not rows or not all(isinstance(row, dict) for row in rows):
         return Plain(rows, numbers=numbers)
