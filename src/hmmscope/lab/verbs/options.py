@@ -314,7 +314,7 @@ class AnalyseOptions(SequenceInputOptions, OverrideOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class ClaimsOptions(Options):
-    """list the papers' claims, or print the ledger of verdicts from experiments"""
+    """list the papers' claims, or print the ledger of answers from experiments"""
 
     audience = PAPER
     examples = ("hmmscope claims", "hmmscope claims runs/quickstart")
