@@ -94,23 +94,25 @@ training.
 {tables}
 ## Rules and scope
 
-If a claim covers several cases, such as tasks, the weakest case decides. The *margin* of a rule is the smallest effect
-that matters; if a rule names no such effect, its margin is the bound that it names. A test is fair only if its
+If a claim covers several cases, such as tasks, the case with the weakest support decides. The *margin* of a rule is the
+smallest effect that matters; for a rule without such an effect, it is the bound of the rule. A test is fair only if its
 *preconditions* hold: *regime* (process and data are like those of the paper), *learned* (the model is better than its
-control), *converged* (the answer would stay the same if a further doubling of the training changed the effect as much as
-the last doubling did), *power* (there are enough seeds), and *room* (the largest possible effect is large enough). An
-answer is *exploratory* if its rule was written or changed after we saw data; new data can confirm it.
+control), *converged* (the answer would stay the same if a further doubling of the training changed the effect as much
+as the last doubling did), *power* (the rule seldom errs in simulations with this number of seeds), and *room* (the
+setting allows a large effect). An answer is *exploratory* if its rule was written or changed after we saw data; new
+data can confirm it.
 
 Each answer is followed by its scope: the models and sizes for which it holds. Square brackets contain 95 % intervals over
 seeds (or processes). We changed [the decision rules](experiments.md#the-ledger) on 2026-11-25 and 2026-11-28 ([list of
 changes](experiments/ledger-changes.md)). The folded text *Reasons* under a headline defines the effect of each claim, and
 shows the rule, the measured number, the failed preconditions and the next test.
 
-All trained models differ from those of the papers in size, budget and data. In this paragraph, numbers in parentheses are
-the papers' values.
-Our models for [MultiTask] have width 64 to 128 (1024), and our pools consist of composed cycles. Our models for [Limits]
-have shorter sequences than the paper, width 64 (512), 2 actions that generate A5 (5 actions), no dropout (0.1), no
-curriculum except in figure 6, and learning rates chosen on Cyclic-DET only. *Reasons* lists further differences.
+All trained models differ from those of the papers in size, budget and data. In this paragraph, numbers in parentheses
+are the papers' values. Our models for [MultiTask] have width 64 to 128 (1024), and our pools consist of composed
+cycles: HMMs that combine a noisy cycle of states with an emission matrix in which equally many states share each
+symbol. Our models for [Limits] have shorter sequences than the paper, width 64 (512), 2 actions that generate A5 (5
+actions), no dropout (0.1), no curriculum except in figure 6, and learning rates chosen on Cyclic-DET only. *Reasons*
+lists further differences.
 
 """
 
