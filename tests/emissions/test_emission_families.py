@@ -251,7 +251,7 @@ def test_numbers_of_states_are_chosen_by_bic(monkeypatch: pytest.MonkeyPatch) ->
     assert found.hmm.num_states == 2
     assert found.reason.startswith("2 states, 95 % [2, 2]: the smallest BIC")
     assert (
-        "the interval uses BIC only, because computing the evidence of 2 states from this many observations takes too long"
+        "the interval uses BIC only, because computing the evidence for 2 states from this many observations takes too long"
         in found.reason
     )
     assert [row["chosen"] for row in found.table()] == [False, True, False]

@@ -122,7 +122,7 @@ def test_lists_and_arrays_mean_the_same():
 @pytest.mark.parametrize(
     ("known", "message"),
     [
-        ([0, 1], r"known_states\[0\]: must have 3 entries, as observations, got 2"),
+        ([0, 1], r"known_states\[0\]: must have 3 entries, one per observation, got 2"),
         ([0, 1, 7], r"known_states\[0, 2\]: must be a state in \[0, 3\)"),
         ([0, "rain", 1], r"known_states\[0, 1\]: must be a state .* got 'rain'"),
         ([0, 1, set()], r"known_states\[0, 2\]: must contain at least one state"),

@@ -385,7 +385,7 @@ def test_a_fused_filter_is_tried_before_it_is_used(monkeypatch):
         return 1.001 * norms, *rest
 
     monkeypatch.setattr(gpu_forward, "forward_norms", wrong)
-    with pytest.raises(RuntimeError, match="is wrong on cpu"):
+    with pytest.raises(RuntimeError, match="results on cpu are wrong"):
         there.mixture_predictions_there(*given, torch.float32)
     monkeypatch.setattr(gpu_forward, "forward_norms", Mock(side_effect=OSError("out of shared memory")))
     with pytest.warns(UserWarning, match="cannot run on cpu .out of shared memory.; using slower torch operations"):

@@ -286,7 +286,7 @@ def test_answers_are_conditioned_on_known_states_and_weighted() -> None:
         for path in (fit.predict(known_states=known), fit.hmm.predict(x, known_states=known, **given)):
             assert path[[0, 3, 5, 7, 8]].tolist() == [0, 1, 0, 1, 1]
         assert np.allclose(fit.predict_proba(known_states=known)[[0, 3, 7]], [[1, 0], [0, 1], [0, 1]])
-        with pytest.raises(InputError, match=r"known_states\[0\]: must have 6 entries, as observations, got 1"):
+        with pytest.raises(InputError, match=r"known_states\[0\]: must have 6 entries, one per observation, got 1"):
             fit.predict(known_states=[[0], [0], [0]])
         with pytest.raises(InputError, match="sequence_weights: must be 3 finite numbers"):
             fit.score(sequence_weights=[1.0])

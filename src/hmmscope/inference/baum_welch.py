@@ -48,7 +48,7 @@ class BaumWelchFit:
         converged: True if the last gain of the best restart was below the tolerance.
         num_restarts: Number of restarts run.
         restart_gap: Log-likelihood difference between the best two restarts, in nats; infinite for one restart.
-        restarts_agree: True if the best two restarts agree.
+        restarts_agree: True if `restart_gap` is small enough to end the search.
         bic: Bayesian information criterion; smaller is better.
         num_free: Number of free probabilities of each parameter array: 0 if the array is fixed; tied rows count once.
         num_zeros: Number of probabilities of each parameter array that `start` fixes at zero.
@@ -117,21 +117,21 @@ def fit_baum_welch(
     Source: Baum et al. (1970); short runs: Biernacki, Celeux and Govaert (2003).
 
     Args:
-        observations: Symbols in [0, V) or `hmmscope.MISSING` (batch, time); or `PackedSequences`, V where missing.
+        observations: Symbols in [0, V) or `hmmscope.MISSING` (batch, time); or `PackedSequences`, where V is missing.
         num_states, num_symbols: Numbers S and V of states and symbols.
         lengths: Number of observations of each sequence (batch,).
         start, fixed, tied_emissions, constraints: See `FitOptions`; each tied group receives one pseudo-count.
-        known_states: States, or sets of allowed states, at some times, see `filter_beliefs`.
+        known_states: Known states, or sets of allowed states, see `filter_beliefs`.
         sequence_weights: Weights (batch,) of log-likelihoods and counts; a weight of 2 equals two copies.
         num_restarts: Maximum number of restarts, which run on torch's threads.
         num_tries: Number of random starts per restart; with 1 there is no selection after ten iterations.
-        agreement: Difference of the best two restarts at which the search ends, in nats per observation.
+        agreement: Log-likelihood difference of the best two restarts that ends the search, in nats per observation.
         max_iterations: Maximum number of iterations per restart.
         tolerance: Gain, in nats per observation, below which a restart has converged.
         pseudo_count: Number added to each expected count; at least 0.
         seed: Seed in [0, 2^32).
-        callback: Function called from several threads with a number of iterations that were completed or skipped; the
-            search stops if it returns True.
+        callback: Function called from several threads with the number of iterations just completed, or no longer needed;
+            the search stops if it returns True.
 
     Raises:
         InputError: There are no observations, an option is out of range, or `start` gives a sequence probability zero.
@@ -256,7 +256,7 @@ def fit_stream(
     Source: Cappé and Moulines (2009).
 
     Args:
-        batches: Batches of symbols in [0, V), each (batch, time), or flat sequences.
+        batches: Batches of symbols in [0, V), each (batch, time), or `PackedSequences`.
         start: Initial model; its zeros stay zero.
         fixed: See `fit_baum_welch`.
         exponent: Exponent of the decay of rate_k, in (1/2, 1].

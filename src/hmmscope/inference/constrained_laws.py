@@ -23,7 +23,7 @@ _FLOOR = 1e-12
 
 @dataclass(frozen=True, eq=False, repr=False)
 class ConstrainedRows(Shown):
-    """Rows with a density proportional to the product over tied groups of value^(concentration - 1 + count).
+    """Prior of constrained rows: density ∝ product over tied groups of value^(concentration - 1), plus counts if given.
 
     Attributes:
         rule: Constraints on the rows.
@@ -56,7 +56,7 @@ class ConstrainedRows(Shown):
         return found
 
     def draw(self, counts: Array, random: np.random.Generator, before: Array | None = None) -> Array:
-        """Draw rows (N, ...) given counts; groups tied across different rows are updated from `before` (...)."""
+        """Draw rows (N, ...) given counts; groups tied across rows are updated from the previous rows `before` (...)."""
         values, alone = np.zeros((len(counts), self.rule.multiplicity.shape[1])), self.pooled(counts)
         for (own, total, copies), linked in zip(self._blocks, self._linked, strict=True):
             if not linked:

@@ -21,15 +21,15 @@ _LEAST = 1e-13
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Constraints:
-    """Constraints on the parameter arrays of an HMM; each is None or an array of the same shape.
+    """Constraints on the parameter arrays of an HMM; each is None or an array with the shape of its parameter.
 
     In an array of booleans, True marks an entry that may be positive. In other arrays or nested lists, a number fixes
-    an entry, and None or NaN leaves it free. Entries with the same name are tied: they have equal values.
+    an entry, and None or NaN leaves it free. Entries with the same string are tied: they have equal values.
 
     Attributes:
         initial, transition, emission, durations: Constraints (state,), (state, state), (state, symbol), (state,
             duration). With inputs, transition and emission have a first axis (input, ...); without it they apply to
-            all inputs, and names tie entries across inputs.
+            all inputs, and strings tie entries across inputs.
     """
 
     initial: Any = None

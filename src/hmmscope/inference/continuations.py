@@ -50,7 +50,7 @@ def forecast(
 
     P(state T+k | past) = belief_{T-1} @ transition^(k+1);  P(o_{T+k} | past) = P(state T+k | past) @ emission
 
-    Each distribution is that of one step; each sample is a sequence of all steps. In a labelled HMM, state t follows
+    Distributions are marginals of one step; samples are joint over all steps. In a labelled HMM, state t follows
     observation t. A mixture's forecast averages the components by their probabilities given the past.
 
     Args:

@@ -79,7 +79,7 @@ def fused_works(device: torch.device, dtype: torch.dtype, states: int, symbols: 
     exact, _, _ = forward_logs_torch(tuple(part.double() for part in rows), observations_BT, starts_T)
     if not torch.allclose(found, exact.cpu(), rtol=0, atol=1e-4):
         raise RuntimeError(
-            f"fused filter: is wrong on {device}, off by {(found - exact.cpu()).abs().max()} nats; use the CPU"
+            f"fused filter: results on {device} are wrong by {(found - exact.cpu()).abs().max()} nats; use the CPU"
         )
     return True
 
@@ -187,10 +187,10 @@ def _log_likelihood_64(
 
 
 class RunningMixture:
-    """Running sums of weights and predictions over mixture components.
+    """Running sums over mixture components m, with weights w_m P_m(o_0..o_{t-1}) before observation t.
 
     Attributes:
-        largest: Largest log weight before observation t (time + 1, batch).
+        largest: Largest log weight (time + 1, batch).
         total: Sum of weights / exp(largest).
         mixed: Sum of weights * predictions / exp(largest) (time, batch, symbol).
     """

@@ -24,7 +24,7 @@ from hmmscope.system_info import require_memory
 
 #: Limit on array entries when `entropy_rate` computes bounds, a fraction of a second.
 _BOUND_WORK = 2**19
-#: Step-matrix entries above which no finite presentation is sought.
+#: Number of step-matrix entries above which mixed states are not enumerated.
 _STEP_ENTRIES = 2**25
 _ROUNDING = 1e-13
 #: Distance from the stationary distribution below which the start of sampled sequences is forgotten.

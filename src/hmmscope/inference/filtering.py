@@ -73,7 +73,7 @@ def filter_beliefs(
         strict: True raises InputError for a sequence of probability zero.
         lengths: Number of observations of each sequence (batch,). A single column (time, 1) is cut into sequences of
             these lengths, as in hmmlearn.
-        known_states: States, or sets of allowed states, at some times (`hmmscope.inference.known_states.as_allowed`).
+        known_states: Known states, or sets of allowed states, see `hmmscope.inference.known_states.as_allowed`.
             Beliefs at t are conditional on the known states up to t; the likelihood is joint with all of them.
         inputs: Inputs of an `InputOutputHMM` (batch, time); predictions are NaN, because the next input is unknown.
 

@@ -20,14 +20,14 @@ from hmmscope.schema import require, require_count
 
 
 def belief_floor(hmm: Process, num_steps: int, *, num_samples: int = 1000, seed: int = 0) -> MonteCarloEstimate:
-    """Estimate the mean belief entropy at positions 1 .. num_steps, in nats."""
+    """Estimate the belief entropy, averaged over positions 1 .. num_steps, in nats."""
     return estimate(_entropies(hmm, num_steps, num_samples, seed)[0], seed)
 
 
 def next_observation_floor(
     hmm: Process, num_steps: int, *, num_samples: int = 1000, seed: int = 0
 ) -> MonteCarloEstimate:
-    """Estimate the mean entropy of the next observation at positions 0 .. num_steps - 1, in nats."""
+    """Estimate the entropy of the next observation, averaged over positions 0 .. num_steps - 1, in nats."""
     return estimate(_entropies(hmm, num_steps, num_samples, seed)[1], seed)
 
 
@@ -47,7 +47,7 @@ def _entropies(hmm: Process, num_steps: int, num_samples: int, seed: int) -> tup
 
 
 def cyclic_hard_floor(num_actions: int, prediction_rate: float, num_steps: int) -> float:
-    """Compute the exact mean entropy of the next Cyclic-HARD symbol, in nats.
+    """Compute the exact entropy of the next Cyclic-HARD symbol, averaged over positions, in nats.
 
     after an action: -(1 - a) ln((1 - a) / m) - a ln a;  after `*`: 0;  after a state's name: ln m
     with a = prediction_rate and m = num_actions
@@ -64,7 +64,7 @@ def cyclic_hard_floor(num_actions: int, prediction_rate: float, num_steps: int) 
 
 
 def linear_variances(process: Process, num_steps: int) -> Float64[Tensor, " time"]:
-    """Compute the exact mean variance of the next observation's coordinates, by position."""
+    """Compute the exact variance of the next observation, averaged over coordinates, by position."""
     process = require_process_type(process, LinearGaussian)
     known = torch.zeros(process.num_states, process.num_states, dtype=torch.float64)
     steps = zip(kalman_steps(process, known), range(num_steps), strict=False)

@@ -76,7 +76,7 @@ class Chains:
         warm_up: Number of discarded sweeps per chain.
         every: Number of sweeps per sample.
         seed: Seed in [0, 2^32).
-        callback: Function called from several threads with a number of sweeps; if it returns True, the chains end.
+        callback: Function called from several threads with the number of new sweeps; if it returns True, the chains end.
     """
 
     num_draws: int = 500
@@ -98,7 +98,7 @@ class Chains:
         return self.num_chains * (self.warm_up + self.every * (self.num_draws - 1) + 1)
 
     def pieces(self) -> Iterator[tuple[int, int, int]]:
-        """Yield (sweeps to discard, first draw, end) of consecutive pieces; later pieces overwrite warm-up draws."""
+        """Yield (sweeps to discard, first draw, end) of consecutive pieces; draws in the warm-up are overwritten."""
         burn, draws = self.warm_up, max(1, PIECE // self.every)
         while burn > PIECE:
             burn -= PIECE
@@ -206,7 +206,7 @@ def matched(
         arrays: Samples by name (chain, draw, S, ...); "transition" has two state axes.
         logs: Log-likelihoods (chain, draw).
         agreement: See `hmmscope.inference.chains.matching`; None keeps labels.
-        free: Samples of arrays without a state axis.
+        free: Names of the arrays without a state axis.
         orders: See `symbol_draws`.
     """
     if agreement is None:

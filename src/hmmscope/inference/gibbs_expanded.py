@@ -56,11 +56,11 @@ def expanded_draws(
     Args:
         expansion: Model with expanded states.
         data: Row of each observation in the likelihood table (N,), offsets and lengths of sequences.
-        start: Initial parameters, all positive.
+        start: Parameters before the first sweep, all positive.
         priors: Dirichlet concentrations of the parameters.
         reference: State of each step (N,); empty to keep labels.
         chains: Settings of the Markov chains.
-        laws, orders: Priors of constrained parts, and orders of states, see `symbol_draws`.
+        laws, orders: Priors of constrained parts, and permutations of states, see `symbol_draws`.
     """
     names, size = list(start), len(start["initial"])
 
@@ -221,7 +221,7 @@ class StateExpansion(Shown):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class KnownExpansion(Shown):
-    """An expansion with a set of allowed states; a code numbers a pair (code of the expansion, allowed states)."""
+    """An expansion with known states; each code is the number of a pair (code of the expansion, allowed states)."""
 
     whole: Expansion
     codes: Path

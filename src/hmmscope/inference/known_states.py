@@ -167,12 +167,12 @@ def as_allowed(
             rows = list(array) if np.ndim(array[0] if len(array) else array) == 1 else ()
     if not isinstance(rows, list | tuple) or len(rows) != batch:
         shape = getattr(known_states, "shape", None)
-        rule = f"must have {batch} sequences of states, or booleans ({batch}, {time}, {num_states})"
+        rule = f"must have {batch} sequences of states, or booleans of shape ({batch}, {time}, {num_states})"
         raise InputError(f"known_states: {rule}, got {shown(known_states) if shape is None else tuple(shape)}")
     allowed = np.ones((batch, time, num_states), np.bool_)
     for b, (row, count) in enumerate(zip(rows, counts, strict=True)):
         if len(row) != count and not (len(row) == time and hasattr(row, "shape")):
-            raise InputError(f"known_states[{b}]: must have {count} entries, as observations, got {len(row)}")
+            raise InputError(f"known_states[{b}]: must have {count} entries, one per observation, got {len(row)}")
         allowed[b, :count] = _allowed_row(row, count, num_states, b, names)
     return torch.from_numpy(allowed)
 

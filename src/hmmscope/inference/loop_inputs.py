@@ -24,7 +24,7 @@ FEW_STATES = 32
 #: The same limit for likelihoods only, with at least so many sequences.
 FEW_FOR_SUMS, SEQUENCES_FOR_SUMS = 16, 6
 
-#: Most states, and most sequences when products beat SIMD over sequences, for SIMD over states.
+#: SIMD over states: most states, and most sequences for which it replaces matrix products.
 most_side_by_side = simd_over_states.MOST
 FEW_BESIDE = 2
 
@@ -103,7 +103,7 @@ class Tables(Shown):
 
     @cached_property
     def least(self) -> float:
-        """Smallest positive transition or emission probability, or square root of an initial probability."""
+        """Smallest positive transition probability, emission probability or square root of an initial probability."""
         if self.signed:
             return 1.0
         pairs = zip(self, self._lows, strict=True)

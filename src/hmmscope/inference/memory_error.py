@@ -46,7 +46,7 @@ def memory_error(hmm: Process, memory_length: int, time: int, prior: object = No
     Args:
         hmm: The process.
         memory_length: Number L of remembered observations, in [1, time].
-        time: Number of observations; the error is 0 if `time` equals `memory_length`.
+        time: Number of observations; if it equals `memory_length`, any error comes from `prior`.
         prior: See `memory_beliefs`.
 
     Raises:
@@ -117,7 +117,7 @@ def fit_decay(
 ) -> DecayFit:
     """Fit a least-squares line to ln(error) against memory length.
 
-    The default `first` is the second length. Choose `last` well below the `time` of `memory_error`, where errors are 0.
+    The default `first` is the second length. Choose `last` well below the `time` of `memory_error`; near it errors drop.
 
     Args:
         lengths: Memory lengths, ascending.

@@ -25,9 +25,9 @@ class MixedStates(Shown):
     Attributes:
         beliefs: Mixed states (node, state); the first is the root, before any observation.
         depth: Length of the shortest word that leads to each node (node,).
-        expanded: True for nodes with followed edges (node,).
+        expanded: True for nodes whose successors were computed (node,).
         probability: P(symbol | node) (node, symbol).
-        successor: Next node (node, symbol); -1 if impossible or not followed.
+        successor: Next node (node, symbol); -1 if impossible or not computed.
         complete: True if all nodes were expanded.
         stopped_by: Limit that ended the search: "max_states", "max_depth", or "" for none.
         largest_merge: Largest L1 distance between a belief and the node into which it was merged.
@@ -75,7 +75,7 @@ def mixed_states(
         hmm: HMM with S states and V symbols.
         prior: Distribution of the root (state,) (default: the stationary distribution).
         max_states: Largest number of nodes.
-        max_depth: Largest depth.
+        max_depth: Largest number of observations before a node.
         tolerance: L1 distance below which beliefs are merged.
 
     Raises:

@@ -24,7 +24,7 @@ class MixingTime:
     """Mixing time of [Limits].
 
     Attributes:
-        time: Smallest t with d_t <= threshold (`mixing_time`), None above `max_time`; real-valued for a linear system.
+        time: Smallest t with d_t <= threshold, see `mixing_time`; None above `max_time`; a real number if linear.
         max_time: Largest t that was tried.
         distances: Distances d_0, d_1, ... with 95 % intervals; None for a linear system.
     """
@@ -35,7 +35,7 @@ class MixingTime:
 
     @property
     def paper_indexing(self) -> float | None:
-        """Mixing time as in Table 1 of [Limits]: `time` - 2 (offset inferred), or `max_time` if `time` is None."""
+        """Mixing time as in Table 1 of [Limits]: `time` - 2 (inferred from the table), or `max_time` if `time` is None."""
         if self.time is None:
             return float(self.max_time)
         return self.time if self.distances is None else self.time - PAPER_OFFSET

@@ -189,7 +189,7 @@ def filter_known_component(
     reset_mask: object = None,
     lengths: object = None,
 ) -> KnownComponentResult:
-    """Filter each sequence under its true component, an upper bound on the accuracy of in-context learners.
+    """Filter each sequence under its true component; on average no in-context learner predicts better.
 
     Args:
         mixture: Mixture of M components.

@@ -52,7 +52,7 @@ class NumStatesChoice:
     """Fitted HMMs of several sizes, and the selected number of states.
 
     Attributes:
-        num_states: Number of states with the smallest `bic`.
+        num_states: Selected number of states, see `choice_reason`.
         fits: Fit for each number of states.
         held_out: Held-out log-likelihood of each fit, in nats per observation.
         held_out_errors: Standard error of each value in `held_out`.
@@ -150,7 +150,7 @@ def support_of(
     """Compute the posterior over the number of states.
 
     Evidence is computed first for the number of states with the smallest BIC, then for larger and smaller numbers,
-    until one is e^`FAR` times less probable than the best.
+    until one is e^12 times less probable than the best.
 
     Args:
         bics: BIC of each number of states.
@@ -181,7 +181,7 @@ def _support(
                 return by_bic(bics, STOPPED)
             if own is None:
                 return by_bic(
-                    bics, f"computing the evidence of {_states(size)} from this many observations takes too long"
+                    bics, f"computing the evidence for {_states(size)} from this many observations takes too long"
                 )
             found[size] = own
             if own.log + own.error < max(one.log for one in found.values()) - FAR:
@@ -207,7 +207,7 @@ def choose_num_states(
     choose: str | None = None,
     **options: Any,
 ) -> NumStatesChoice:
-    """Fit an HMM with each candidate number of states, and select the fit with the smallest BIC.
+    """Fit an HMM with each candidate number of states, and select one by BIC or evidence.
 
     Source: Schwarz (1978); Celeux and Durand (2008) compare rules for HMMs.
 
@@ -217,7 +217,7 @@ def choose_num_states(
         whole: Data from which `support` is computed (default: `observations`).
         candidates: Numbers of states to try; of two with equal BIC the smaller is chosen.
         num_symbols: Number of symbols V.
-        choose: See `support_of`.
+        choose: See `support_of` and `choice_reason`.
         options: Further options of `fit_baum_welch`.
     """
     require(len(candidates) > 0, "candidates", "must contain at least one number of states", list(candidates))
@@ -262,7 +262,7 @@ def choice_of(
 def evidence_of_fits(
     work: PackedSequences, fits: Mapping[int, BaumWelchFit], choose: str | None, callback: Any = None
 ) -> tuple[Callable[[int], Evidence | None] | None, str | None, str]:
-    """Return the arguments `evidence_of`, `choose` and `why` of `support_of`; without `choose`, skip slow evidence."""
+    """Return the arguments `evidence_of`, `choose` and `why` of `support_of`; if `choose` is None, skip slow evidence."""
     if work.weights is not None or work.sets is not None:
         return None, choose, "the sequences have weights" if work.weights is not None else "states are known"
     if choose == "bic":

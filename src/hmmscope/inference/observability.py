@@ -119,9 +119,9 @@ def future_distribution(
     reset_mask: object = None,
     lengths: object = None,
 ) -> Float64[Tensor, "batch time word"]:
-    """Compute P(o_{t+1} .. o_{t+k} | o_0..o_t), the target of Theorem 2.
+    """Compute P(o_{t+1} .. o_{t+k} | o_0..o_t).
 
-    Source: [MultiTask] Theorem 2
+    Source: [MultiTask] Theorem 2, whose target it is.
 
     Args:
         hmm: HMM with S states and V symbols.

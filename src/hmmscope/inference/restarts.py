@@ -38,7 +38,7 @@ class RestartSearch(Generic[End]):
     Restarts run in parallel groups (waves), with the same results as sequential restarts.
 
     Args:
-        wave: Function from numbers of restarts to their results.
+        wave: Function that runs numbered restarts and returns their results.
         most: Maximum number of restarts.
         beside: Two counts: restarts in the first wave, and in each later wave.
         near: Largest log-likelihood difference, in nats, between results that agree.
@@ -47,7 +47,6 @@ class RestartSearch(Generic[End]):
     Attributes:
         ends: Results up to the restart that ended the search, in order.
         made: Number of restarts run.
-        near: As the argument.
     """
 
     def __init__(
@@ -167,8 +166,7 @@ def search(
     Args:
         begins: Function from a restart's number to its starting models; if there are several, the restart continues the
             best one after ten iterations.
-        callback: Function called with the number of completed or skipped iterations; if it returns True, the search
-            stops.
+        callback: See `fit_baum_welch`.
         agreement: Largest log-likelihood difference between results that agree, in nats per observation.
         side_by_side: Function that runs EM from several models in a batch.
     """
