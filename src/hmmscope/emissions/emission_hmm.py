@@ -124,7 +124,7 @@ class EmissionHMM(VectorProcess):
         *,
         min_variance: Float64[Tensor, " coordinate"],
     ) -> Self:
-        """Draw emission parameters to start EM from, with uniform chain probabilities.
+        """Draw a model that starts EM: random emissions, and uniform initial and transition probabilities.
 
         Args:
             observations: Vectors (row, coordinate), NaN where missing.
@@ -171,12 +171,12 @@ class EmissionHMM(VectorProcess):
 
     @property
     def options(self) -> dict[str, Any]:
-        """Options of `initialize` that give parameters of this model's shapes."""
+        """Options of `initialize` that give arrays of the same shapes as this model's."""
         return {}
 
     @property
     def num_mixture_components(self) -> int:
-        """Number of mixture components per observation."""
+        """Number of mixture components of an observation's density."""
         return self.num_states
 
     # -- common to all families

@@ -43,7 +43,7 @@ class EmissionFit(BaumWelchFit):
 
     def laws(self, concentrations: Mapping[str, float]) -> dict[str, ConstrainedRows]:
         if self.num_free["emission"] == 0 or self.num_zeros["emission"]:
-            raise InputError("posterior: its priors need free emissions; fit without fixed emissions and zeros")
+            raise InputError("posterior: needs emissions that are free and positive; fit without fixed ones and zeros")
         return super().laws(concentrations)
 
     @property

@@ -96,7 +96,7 @@ class GaussianMixtureHMM(EmissionHMM):
         return spread_of(self.covariance_type, self.covariances.flatten(0, 1), self._flat)
 
     def gaussians(self, state: int) -> list[tuple[float, Tensor, Tensor]]:
-        """Return weight, mean and covariance matrix of each Gaussian of a state."""
+        """See `GaussianHMM.gaussians`."""
         spread = self.spread.unflatten(0, (self.num_states, -1))[state]
         matrices = spread if spread.ndim == 3 else spread.diag_embed()
         return list(zip(self.weights[state].tolist(), self.centres[state], matrices, strict=True))

@@ -1,7 +1,7 @@
 """Compiled filter, smoother and Viterbi loops for few states, given log-likelihoods.
 
 If every transition probability is at least 1e-20, beliefs that underflow are negligible. Otherwise a sequence is
-recomputed in log space if a relevant belief is below 1e-200, or 1e-100 if some transition probability is below 1e-100.
+recomputed in log space if a belief that could matter later is below 1e-200 (below 1e-100 if a transition probability is).
 """
 
 from functools import cached_property

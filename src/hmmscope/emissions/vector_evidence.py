@@ -17,8 +17,8 @@ from hmmscope.inference.loop_inputs import PackedSequences, flat_sequences
 from hmmscope.reprs import Shown
 from hmmscope.seeds import numpy_generator
 
-#: Limit on observations times states times max(features, states), about a minute on one core, and the limit unless it
-#: is asked for.
+#: Limits on observations times states times max(features, states): MOST, about a minute on one core, if the evidence is
+#: requested, else UNASKED.
 MOST, UNASKED = 1_000_000, 60_000
 #: Least log-likelihood relative to the best state; smaller ones are negligible, because transitions are at least 1e-12.
 _LEAST = -180.0
@@ -53,7 +53,7 @@ def vector_evidence(
         chain: Priors of the initial distribution and transition matrix, if they have constraints.
 
     Returns:
-        The evidence; None for over eight states, or if (number of observations) * (number of states)^2 exceeds `most`.
+        The evidence; None for over eight states, or if observations * states * max(states, features) exceeds `most`.
     """
     size, features = model.num_states, laws.features(observations)
     if size == 1:
