@@ -1,4 +1,4 @@
-"""Noisy cycles through states; each symbol belongs to equally many states."""
+"""Noisy cycles through states that share symbols."""
 
 from dataclasses import dataclass
 
@@ -21,7 +21,7 @@ from hmmscope.system_info import require_memory
 
 @dataclass(frozen=True, kw_only=True)
 class NoisyCyclesSpec:
-    """Noisy cycles: the state usually follows a cycle through all states; each symbol belongs to equally many states.
+    """Noisy cycles: the state usually follows a cycle through all states; equally many states share each symbol.
 
     transition[s] = follow * (one-hot successor of s on the cycle) + (1 - follow) * uniform
     emission[s] = show * (one-hot symbol of s) + (1 - show) * uniform
@@ -52,9 +52,8 @@ class NoisyCyclesSpec:
             require(0 <= getattr(self, field) <= 1, field, "must be in [0, 1]", getattr(self, field))
 
     def require_room(self, num_components: int) -> None:
-        """Raise ResourceError if `num_components` components do not fit into memory."""
         size = num_components * self.num_states * (self.num_states + self.num_symbols)
-        advice = "take fewer components, num_states or num_symbols"
+        advice = "take fewer components, or a smaller num_states or num_symbols"
         require_memory(f"process ({num_components} components)", 8 * size, advice)
 
     def initial(self, num_components: int) -> Float64[Tensor, "component state"]:
@@ -81,7 +80,7 @@ def mostly(choices: Int64[Tensor, "*row"], num_outcomes: int, probability: float
 
 @dataclass(frozen=True, kw_only=True)
 class AliasedSpec(NoisyCyclesSpec):
-    """Noisy cycles in which state s emits symbol s mod V."""
+    """Noisy cycles in which the symbol of state s is s mod V."""
 
     def components(self, numbers: NDArray[np.int64]) -> tuple[Tensor, Tensor, Tensor]:
         self.require_room(len(numbers))
@@ -94,7 +93,7 @@ class AliasedSpec(NoisyCyclesSpec):
 @registry.process("aliased-cycles")
 @dataclass(frozen=True, kw_only=True)
 class AliasedCyclesSpec(AliasedSpec):
-    """One noisy cycle on S states; each of V symbols belongs to S / V states.
+    """One noisy cycle on S states; each of V symbols is shared by S / V states.
 
     Source: this project.
     """
@@ -107,7 +106,7 @@ class AliasedCyclesSpec(AliasedSpec):
 @registry.process("aliased-cycles-mixture")
 @dataclass(frozen=True, kw_only=True)
 class AliasedCyclesMixtureSpec(AliasedSpec):
-    """A pool of equally likely noisy cycles in which state s emits symbol s mod V.
+    """A pool of equally likely noisy cycles in which state s usually emits symbol s mod V.
 
     Component m depends on (seed, m) only. For held-out HMMs, set `first_component` above the training pool's numbers.
 

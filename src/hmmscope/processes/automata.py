@@ -42,7 +42,7 @@ class RandomAutomatonSpec:
         require(1 <= self.num_states <= 4096, "num_states", "must be in [1, 4096]", self.num_states)
         require(1 <= self.num_symbols <= 4096, "num_symbols", "must be in [1, 4096]", self.num_symbols)
         size = self.num_states * self.num_symbols
-        require(size <= 65536, "num_symbols", "must give at most 65536 edges from a state", size)
+        require(size <= 65536, "num_symbols", "times num_states must be at most 65536", size)
 
     def build(self) -> LabelledHMM:
         drawn = numpy_generator(self.seed, "automaton").integers(

@@ -70,8 +70,8 @@ class ComposedCyclesSpec(NoisyCyclesSpec):
 
     Attributes:
         num_parts: number K of cycles, and of emission matrices.
-        pool: "train" (a random half of the pairs), "held-out" (the other half), "all"; or pairs with K cycles
-            ("new-cycles"), K emissions ("new-emissions") or both ("new") that are not in "all".
+        pool: "train" (a random half of the pairs), "held-out" (the other half), "all"; or pairs with K other cycles
+            ("new-cycles"), with K other emission matrices ("new-emissions") or with both ("new").
 
     Source: this project.
     """

@@ -116,9 +116,9 @@ def _generate(permutations_AS: Int64[Tensor, "action state"], order: int) -> boo
 
 
 def never_meeting_pairs(cycles_AS: Int64[Tensor, "action state"]) -> list[tuple[int, int]]:
-    """Return the pairs of states that no sequence of forward and backward steps along the cycles maps to one state.
+    """Return pairs of states that never meet if both step along the same cycles, each forward or backward.
 
-    An observer never forgets in which of two such states the system started. An odd number of states has no such pairs.
+    An observer never forgets in which of two such states the system started. With an odd number of states there are none.
     """
     num_states = cycles_AS.shape[1]
     moves = [(cycle, cycle.argsort()) for cycle in cycles_AS]

@@ -25,7 +25,7 @@ class CyclicHardSpec(CyclesSpec):
     Attributes:
         prediction_rate: probability of `*` after an action; 1 / length in [Limits].
 
-    Source: [Limits] §2.2, App. B and C (Cyclic-HARD). As in App. B, but not §2.2, each action moves the state once.
+    Source: [Limits] §2.2, App. B and C (Cyclic-HARD). As in App. B, and unlike §2.2, each action moves the state once.
     """
 
     prediction_rate: float = 1 / 120
@@ -34,7 +34,7 @@ class CyclicHardSpec(CyclesSpec):
         super().__post_init__()
         require(0 < self.prediction_rate <= 1, "prediction_rate", "must be in (0, 1]", self.prediction_rate)
         edges = (self.num_symbols + 1 + self.num_states) * 3 * self.num_states
-        require(edges <= 65536, "num_states", "must give at most 65536 edges from a state", edges)
+        require(edges <= 65536, "num_states", "must give at most 65536 pairs (symbol, next state)", edges)
 
     def build(self) -> LabelledHMM:
         size, num_actions = self.num_states, self.num_symbols

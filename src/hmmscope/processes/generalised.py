@@ -171,7 +171,7 @@ class PostQuantumSpec:
     The predictive vector is (x, 1, ln x). Symbols 1 and 2 multiply x by `grow` and `shrink`; symbol 0 has weight x - 1
     - ln x and resets x to 1.
 
-    Source: after Fanizza, Lumbreras and Winter (2024); the logarithms of the factors must not be rational multiples.
+    Source: after Fanizza, Lumbreras and Winter (2024); ln(`grow`) / ln(`shrink`) must be irrational.
     """
 
     grow: float = 2.0

@@ -1,4 +1,4 @@
-"""Random HMMs, one per sample, whose header (first tokens) contains their exact probabilities as integers."""
+"""Random HMMs, one per sample; a sample's header (first tokens) contains the HMM's exact probabilities as integers."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -149,7 +149,7 @@ class HeaderSpec:
     def lean(
         self, purpose: str, numbers: NDArray[np.int64], choices: NDArray[np.int64], least: float
     ) -> NDArray[np.float64]:
-        """Draw rows: entry `choices` (component, S) is random in [least, 1], the rest is Dirichlet(1/2)."""
+        """Draw rows share * one_hot(`choices`) + (1 - share) * Dirichlet(1/2), with uniform share in [least, 1]."""
         rest = self.dirichlet(purpose, numbers, 0.5)
         column = 0 if purpose == "transition" else 1
         drawn = uniforms(philox_key(self.seed, "lean"), numbers, self.num_states, 2)[..., column, None]
@@ -243,11 +243,11 @@ class HeaderSparseHMMsSpec(HeaderSpec):
 @registry.process("told-cycles")
 @dataclass(frozen=True, kw_only=True)
 class HeaderCyclesSpec(HeaderSpec):
-    """A new noisy cycle for each sample, with probabilities in sixteenths; each symbol belongs to equally many states.
+    """A new noisy cycle for each sample, with probabilities in sixteenths; equally many states share each symbol.
 
     Attributes:
-        follow: lower end of [follow, 1], from which each state's probability of following the cycle is drawn.
-        show: lower end of [show, 1], from which each state's probability of emitting its symbol is drawn.
+        follow: each state's probability of following the cycle is drawn from [follow, 1].
+        show: each state's probability of emitting its symbol is drawn from [show, 1].
     """
 
     follow: float = 0.75
@@ -271,7 +271,7 @@ class HeaderSharpHMMsSpec(HeaderSpec):
     """A new nearly deterministic HMM for each sample, with probabilities in sixteenths.
 
     Attributes:
-        sharp: lower end of [sharp, 1], from which the largest entry of each row is drawn.
+        sharp: the largest entry of each row is drawn from [sharp, 1].
     """
 
     sharp: float = 0.875
@@ -296,7 +296,7 @@ class HeaderSlowHMMsSpec(HeaderSpec):
     """A new slowly mixing HMM for each sample, with probabilities in sixteenths.
 
     Attributes:
-        stay: lower end of [stay, 1], from which the self-transition probabilities are drawn.
+        stay: the self-transition probabilities are drawn from [stay, 1].
         emission_concentration: concentration of the Dirichlet emission rows.
     """
 

@@ -132,10 +132,7 @@ class HMMPerSampleSpec(DirichletSpec):
 @registry.process("fresh-aliased-cycles")
 @dataclass(frozen=True, kw_only=True)
 class AliasedCyclesPerSampleSpec(AliasedSpec):
-    """A new noisy cycle for each sample: `aliased-cycles-mixture` with an unlimited number of components.
-
-    Source: this project.
-    """
+    """A new noisy cycle for each sample: `aliased-cycles-mixture` with an unlimited number of components."""
 
     def build(self) -> HMMPerSample:
         return HMMPerSample(self)

@@ -93,7 +93,7 @@ class InputOutputHMM(Process):
     def given_inputs(
         self, observations: Int64[Tensor, "batch time"], inputs: object, mask_T: Bool[Tensor, " time"]
     ) -> tuple[Process, Int64[Tensor, "batch time"]]:
-        """Return a process without inputs, with symbols (start, input, observation), and these symbols.
+        """Return a process without inputs whose symbols are triples (start, input, observation), and these triples.
 
         Args:
             observations: Checked observations (batch, time), V where missing.

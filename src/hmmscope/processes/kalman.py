@@ -121,7 +121,7 @@ def kalman_filter(
     Raises:
         InputError: the process is not a linear system, a shape is wrong, or a number is infinite.
 
-    Cost: O(patterns * time * (n + m)^3 + batch * time * n * (n + m)) for a number of `patterns` of missing entries.
+    Cost: O(patterns * time * (n + m)^3 + batch * time * n * (n + m)) for `patterns` distinct masks of missing entries.
     """
     if not isinstance(process, LinearSystem):
         raise InputError(f"process: must be a linear system with Gaussian noise, got {shown(process)}")

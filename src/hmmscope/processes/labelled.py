@@ -73,7 +73,7 @@ class LabelledHMM(Process):
         return LabelledHMM(initial, self.labelled, allow_drop_tiny=True)
 
     def with_policy(self, policy: Any, *, first: Any = None) -> "LabelledHMM":
-        """Return a process with actions as symbols, as in [Limits], and another distribution of actions.
+        """Treat symbols as actions, as in [Limits], and return the process with another distribution of actions.
 
         labelled[a] = P(a | state) * kernel[a] for each action a
 

@@ -147,7 +147,7 @@ class LinearGaussian(VectorProcess):
     def facts(self) -> list[tuple[str, str]]:
         variance = float(steady_step(self).innovation_covariance.diagonal().mean())
         return [
-            ("mixing time", f"{steady(self.mixing_time()):.6f} steps (until 5 % of an error is left)"),
+            ("mixing time", f"{steady(self.mixing_time()):.6f} steps (until 5 % of an error in the mean is left)"),
             ("forgetting", f"{steady(forgetting_factor(self)):z.6f} of an error in the mean remains after one step"),
             ("least variance", f"{steady(variance):z.6f} per coordinate of the next observation in the steady state"),
         ]

@@ -110,7 +110,7 @@ class HMMParams(Shown, ABC):
 
     @abstractmethod
     def contractions(self, memory_length: int) -> tuple[Float64[Tensor, "matrix state state"], int]:
-        """Return matrices that update beliefs in a memory window (first component), and the updates per window."""
+        """Return the first component's matrices that update beliefs, and the number of updates in a memory window."""
 
     @abstractmethod
     def with_gaps(self) -> "HMMParams":

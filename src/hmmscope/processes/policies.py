@@ -17,8 +17,8 @@ def policy_rows(
     """Return P(next input | input, observation or state), and the distribution of the first input.
 
     Args:
-        policy: Distribution of the next input (input,), given the last input (input, input), or given the last input
-            and the last observation or state (input, seen, input).
+        policy: Distribution of the next input: (input,) without conditions, (input, input) given the last input, or
+            (input, seen, input) given the last input and the last observation or state.
         first: Distribution of the first input (input,) (default: the policy if it has one axis, its stationary
             distribution if two, else uniform).
         num_inputs, num_seen: Numbers of inputs, and of observations or states.

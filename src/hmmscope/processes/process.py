@@ -64,8 +64,8 @@ class SampledPaths(NamedTuple):
 class Process(StateMethods, ABC):
     """A probability distribution over observation sequences.
 
-    A subclass defines `num_states`, `num_symbols`, `file_format`, and either `params` (for sampling and the
-    capabilities in `uses_hmm_inference`) or `sample_paths`, and `observe` for exact predictions. Other methods
+    A subclass defines `num_states`, `num_symbols` and `file_format`. It also defines `params` (for sampling and the
+    capabilities in `uses_hmm_inference`), or `sample_paths` and, for exact predictions, `observe`. Other methods
     (`smooth`, `viterbi`, ...) are optional capabilities.
 
     Attributes:
@@ -202,7 +202,7 @@ class Process(StateMethods, ABC):
     def driving_matrices(
         self,
     ) -> tuple[Float64[Tensor, "symbol dimension dimension"], Float64[Tensor, " dimension"], bool]:
-        """Return each symbol's matrix (for column vectors), the initial vector, and whether symbols fix the state."""
+        """Return each symbol's matrix (for column vectors), the initial vector, and whether the state affects symbols."""
         raise self.missing_capability_error(DRIVING)
 
     def card(self) -> list[str]:

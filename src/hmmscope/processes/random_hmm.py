@@ -53,7 +53,7 @@ class DirichletSpec:
 
     def components(self, indices: np.ndarray) -> tuple[Tensor, Tensor, Tensor]:
         size = len(indices) * self.num_states * (self.num_states + self.num_symbols + 1)
-        advice = "take fewer num_components, num_states or num_symbols"
+        advice = "take a smaller num_components, num_states or num_symbols"
         require_memory(f"process ({len(indices)} components)", 8 * size, advice)
 
         def rows(purpose: str, num_columns: int, concentration: float) -> Tensor:

@@ -157,8 +157,8 @@ class DataSpec:
         path: path of the file.
         unit, column, group, axis, missing: reading options, see `hmmscope.SequenceData`.
         symbols: names of the symbols (default: those in the file).
-        cut: length of pieces before the split; 0 for whole sequences.
-        split_seed: seed of the split.
+        cut: length of the pieces into which sequences are cut before the split; 0 for whole sequences.
+        split_seed: seed of the split into parts.
         digest: digest that the sequences must have; empty for any.
     """
 

@@ -32,8 +32,8 @@ class RecordedVectors(RecordedSequences, VectorProcess):
         data: recorded sequences.
         split_seed: seed of the split into parts.
         title: free text.
-        min_variance: least variance of a density, as a fraction of the coordinate's variance (default: the variance of
-            rounding, gap²/12 for the smallest gap between values, clipped to [LEAST, MOST]).
+        min_variance: least variance of a predicted density, as a fraction of the coordinate's variance (default: the
+            variance of rounding, gap²/12 for the smallest gap between values, clipped to [1e-6, 0.5]).
     """
 
     stored_name = "RecordedVectors"

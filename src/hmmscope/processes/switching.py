@@ -152,8 +152,8 @@ class SwitchingLinearGaussian(VectorProcess):
         )
 
     def facts(self) -> list[tuple[str, str]]:
-        exact = "any number of observations" if self.num_exact is None else f"{self.num_exact} observations"
-        return [("exact", f"for {exact}, with {self.num_kept} Gaussians; merged afterwards")]
+        merged = f"{self.num_exact} observations; afterwards Gaussians are merged, to at most {self.num_kept}"
+        return [("exact", f"for {'any number of observations' if self.num_exact is None else merged}")]
 
     def facts_data(self) -> dict[str, Any]:
         return {"num_kept": self.num_kept, "num_exact": self.num_exact}

@@ -40,8 +40,8 @@ class SwitchingResult(Shown):
         log_likelihood_terms: log density of o_t given the past (batch, time), nats.
         log_likelihood: sum of the terms over time (batch,).
         num_exact: number of exactly filtered observations.
-        error: change of the log-likelihood (batch,) if merging keeps one mode fewer, usually an upper bound of the
-            error by merging; None if not requested.
+        error: change of the log-likelihood (batch,) if merging distinguishes one past mode fewer, usually an upper bound
+            of the error by merging; None if not requested.
     """
 
     mode_beliefs: Float64[Tensor, "batch time mode"]
