@@ -480,8 +480,8 @@ _BOARD_CAPTION = (
     "Left: the fraction by which a model's excess loss over the exact optimum is below that of the best constant "
     "answer (mean over seeds). Right: the position up to which answers are within 0.1 of the exact ones, in training "
     "lengths (samples have eight). The first row is the optimum; the last rows are the best n-gram or context tree and "
-    "the best model before training. Values below 0 have the colour of 0. Grey cells have no value: the model accepts "
-    "no longer samples, or the score is not measured for this row."
+    "the best model before training. Values below 0 have the colour of 0. Grey cells have no value: samples of eight "
+    "training lengths are too long for the model, or the score is not measured for this row."
 )
 
 
@@ -524,9 +524,9 @@ def _compared(cards: list[dict[str, Any]]) -> list[str]:
     ahead = []
     for task in order:
         value, name = max((row[task], name) for name, row in known.items() if row.get(task) is not None)
-        ahead += [f"on `{task}` {name} ({value:.3f})"] if value > best[task] else []
+        ahead += [f"{name} on `{task}` ({value:.3f})"] if value > best[task] else []
     return [
-        " ".join([*lines, *([f"Some references are better than every model: {'; '.join(ahead)}."] if ahead else [])])
+        " ".join([*lines, *([f"These references are better than every model: {'; '.join(ahead)}."] if ahead else [])])
     ]
 
 
@@ -591,8 +591,10 @@ def main() -> None:
     parser.add_argument(
         "--since", type=Path, metavar="LEDGER", help="an older ledger.json: print what changed, and end"
     )
-    parser.add_argument("--pictures", action="store_true", help="draw what the pages show, and write no page")
-    parser.add_argument("--folders", action="store_true", help="print what decides claims, and write no page")
+    parser.add_argument("--pictures", action="store_true", help="draw the figures of the pages, and write no page")
+    parser.add_argument(
+        "--folders", action="store_true", help="print the folders that decide claims, and write no page"
+    )
     options = parser.parse_args()
     if options.folders:
         print(*decided())

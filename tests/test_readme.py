@@ -177,7 +177,7 @@ def test_the_benchmark_page_opens_with_its_finding(script: ModuleType, monkeypat
         assert text.split("\n\n")[2].startswith(f"{few[0]['name']} solves the most: 0.")
         assert text.index("![Fraction of each task") < text.index("The hardest task is") < text.index("## Submit")
         assert ("Models differ most" in text) is (len(few) > 1)
-        assert "on `markov` best n-gram or context tree (1.000)" in text
+        assert "best n-gram or context tree on `markov` (1.000)" in text
         assert [len(panel.y) for panel in script.board_figure(few).panels] == [3 + len(few)] * 2
 
 

@@ -300,7 +300,7 @@ def finding(cards: list[dict[str, Any]]) -> str:
     """Return which model of a track solves the most, with its interval and the models of its tier, in one sentence."""
     first, *others = board_rows(cards)
     alike = [row["model"] for row in others if row["tier"] is not None and row["tier"] == first["tier"]]
-    tied = f", level with {', '.join(alike)}" if alike else ""
+    tied = f", in the same tier as {', '.join(alike)}" if alike else ""
     way = "of the way from the best constant answer to the optimum"
     return f"{first['model']} solves the most: {with_interval(first, 'solved')} {way}{tied}."
 
