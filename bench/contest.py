@@ -1,10 +1,10 @@
 """Time contenders on one piece of work in turns; report the fastest rounds, ratios, and fractions of limit and peak.
 
-The limit is the rate of the library's product, or of copying the result. If the work consists of products, the processor's
-peak (`bench.peak`) is measured in the same rounds.
+The limit is the rate of torch's matrix product, or of copying the result. If the work consists of matrix products, the
+processor's peak (`bench.peak`) is measured in the same rounds.
 
-With one thread on a processor, processor time is used, because other programs disturb it far less than wall time; otherwise
-wall time. Short calls are repeated until they take `LEAST` together, because the clock is coarse.
+One thread of a processor is timed by processor time, which other programs disturb far less than wall time; all else is timed
+by wall time. A short call is repeated until all repetitions take `LEAST` seconds, because the clock is coarse.
 """
 
 import importlib.util
@@ -31,7 +31,7 @@ class Contender:
         name: Library or routine.
         run: Does the work once.
         amount: Units of work in one call.
-        limit: Whether it is the machine's limit, not a contender.
+        limit: Whether it measures the machine's limit.
     """
 
     name: str
@@ -48,9 +48,9 @@ class Contest:
         work: Description.
         unit: Unit of `amount` (tokens, FLOP).
         reason: Known reason for a faster peer.
-        flops: Operations of products per unit of work; zero if the work is no product.
+        flops: Operations of matrix products per unit of work; zero without such products.
         dtype: Data type of the products.
-        by_clock: Use wall time in any case, for work in other processes.
+        by_clock: Always use wall time, for work in other processes.
     """
 
     work: str
@@ -107,7 +107,7 @@ class Contest:
 
 
 def summary(contests: Sequence[tuple[Contest, list[dict]]]) -> list[dict]:
-    """Return a line for each piece of work: our rate, its fractions, the fastest peer, the ratio and the reason.
+    """Return a line for each piece of work: our rate as such and as fractions of limit and peak, and the fastest peer.
 
     Rows of our other routines (their names start with "hmmscope") are not peers.
     """

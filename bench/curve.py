@@ -3,8 +3,8 @@
     seconds ~ constant * size^exponent        expected: 1 in tokens, 2 in states for filters, 0 in symbols
 
 The exponent is the least-squares slope of the logarithms, over sizes with a working set that fits the last cache; a filter's
-cost in states is fitted where it uses matrix products. Small sizes have constant costs, so smaller slopes are fine and
-larger ones are errors.
+cost in states is fitted where it uses matrix products. Fixed costs dominate small sizes, so an exponent below the expected
+one is fine, and one above it is an error.
 """
 
 import math
@@ -48,7 +48,7 @@ class Point:
         work: One of `WORK`.
         axis: Varied size.
         sizes: All sizes.
-        working_set: Bytes used by every step.
+        working_set: Bytes that every step reads or writes.
         run: Does the work once.
     """
 

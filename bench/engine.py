@@ -102,7 +102,7 @@ def _contest(name: str, data: dict[str, Any], precision: str = "float32") -> Con
 
 
 def _steps(config: RunConfig, engine: Literal["compiled", "torch"]) -> Callable[[], None]:
-    """Return a function that steps an engine on one batch; the first call builds it with torch's threads of that time."""
+    """Return a function that steps an engine on one batch; the engine has as many threads as torch at its first call."""
     made: dict[int, Callable[[], None]] = {}
 
     def make(threads: int) -> Callable[[], None]:

@@ -85,7 +85,7 @@ def _shape(states: int, symbols: int, batch: int, length: int, *, few: int, peer
 
 
 def _sparse(cyclic: bool, states: int, batch: int, length: int, *, peers: bool) -> list[Contest]:
-    """Compare a sparse chain (stay, or move by one or two) with the same over all pairs of states."""
+    """Compare a sparse chain (stay, or move by one or two) with the same chain stored as a dense matrix."""
     transition = np.zeros((states, states))
     for state in range(states):
         for ahead, share in enumerate((0.6, 0.3, 0.1)):
@@ -122,7 +122,7 @@ def _calls(hmm: HMM, name_of: str, batch: int, length: int, *, peers: bool) -> l
 
 
 def _numbers(states: int, batch: int, length: int, *, peers: bool) -> list[Contest]:
-    """Compare a Gaussian HMM on given log-likelihoods with symbols, and a filter that also computes them."""
+    """Compare inference from given log-likelihoods, from symbols, and from vectors whose likelihoods are computed too."""
     process = require_process_type(make_process("random-gaussian", num_states=states, dimension=2), GaussianHMM)
     seen, tokens = ProcessDataset(process, length=length)[0:batch].observations, batch * length
     chain, logs, hmm = process.chain, process.log_likelihoods(seen), _process(states, 8)

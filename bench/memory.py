@@ -1,7 +1,7 @@
 """Measure the memory of a fit besides its data: ``python -m bench.memory 1e7 1e8 1e9``, in the root of a checkout.
 
 For each number of tokens, a file with one byte per token is written and fitted in a new process, as one sequence and as
-sequences of 1000. Prints the peak of memory without file pages, above that before the fit.
+sequences of 1000. Prints the peak of memory (without file pages) minus the memory before the fit.
 """
 
 import argparse

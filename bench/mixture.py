@@ -21,7 +21,7 @@ LENGTH_ON_GPU, COMPONENTS_ON_GPU = 256, 8192
 def contests(*, peers: bool, device: str = "cpu", components: int | None = None) -> list[Contest]:
     """Measure `components` HMMs of 128 states and 16 symbols on 1024 sequences of 32; the cost is linear in each number.
 
-    On a GPU 8192 HMMs and sequences of 256, in float64 an eighth of the HMMs, which takes about as long.
+    On a GPU there are 8192 HMMs and sequences of 256; float64 gets an eighth of the HMMs, which takes about as long.
     """
     if device == "cpu":
         return _contests(components or COMPONENTS, LENGTH, device, (torch.float32, torch.float64))

@@ -1,7 +1,7 @@
 """Measure both implementations of the filter near their crossover: states in registers, and matrix products.
 
-A fixed rule (`hmmscope.inference.loop_inputs.few`) selects one, so that digits do not depend on the machine; this
-measures its cost. Numba's variables NUMBA_CPU_NAME and NUMBA_CPU_FEATURES emulate another processor.
+A fixed rule (`hmmscope.inference.loop_inputs.few`) selects one, so that digits do not depend on the machine. This
+module measures the cost of the rule. Numba's variables NUMBA_CPU_NAME and NUMBA_CPU_FEATURES emulate another processor.
 """
 
 from collections.abc import Callable

@@ -25,8 +25,8 @@ BATCHES_ON_GPU, COMPONENTS_ON_GPU = (1024, 2**18), 8192
 def contests(*, peers: bool, device: str = "cpu", components: int | None = None) -> list[Contest]:
     """Measure an HMM of 128 states and 16 symbols on 1024 sequences of 256, and a mixture.
 
-    On a GPU, two batch sizes each: int64 batches as for the trainer, the kernel alone with several block sizes, and the
-    torch sampler.
+    On a GPU, two batch sizes are measured for each of: int64 batches as for the trainer, the kernel alone with several block
+    sizes, and the torch sampler.
     """
     if device != "cpu":
         count = COMPONENTS_ON_GPU if components is None else components

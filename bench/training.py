@@ -102,7 +102,7 @@ def contests(
     times the width; for the RNN torch's RNN.
 
     Args:
-        peers: Whether to add them.
+        peers: Whether to measure the peers too.
         device: "cpu" or "cuda".
         shapes: Names of SHAPES; all if empty, without the largest on a processor.
         precision: "float32" or "bfloat16" (autocast) for all; with bfloat16 also our step in float32.
