@@ -1,4 +1,4 @@
-"""Add rows that need no training to stored tables measured before an experiment had them.
+"""Add rows that need no training to stored tables that were measured without them.
 
     python scripts/add_rows.py papers/results/medium/multitask-fig1@16-8 [SISTER ...]   tuned n-gram baselines
     python scripts/add_rows.py studies/results/small/multitask-heads                     tuned n-gram baselines of
@@ -7,10 +7,10 @@
 
 Samples are functions of a seed, so they are drawn again; a stored untrained result must be reproduced.
 
-*Tuned n-gram baselines* have a strength that is tuned for each order on other prompts of the pool; they include context
-trees. They replace the rows of n-grams with one fixed strength, and the gains of networks over them are computed again. A
-SISTER is the folder of another experiment on the same runs; its table "setting" gets the gains. The rows of the filter
-given the HMM must equal the stored ones. Gains are differences of unpaired means, so their intervals are too wide.
+*Tuned n-gram baselines* have a back-off strength that is tuned for each order on other prompts of the pool; they include
+context trees. They replace the rows of n-grams with one fixed strength, and the gains of networks over them are computed
+again. A SISTER is the folder of another experiment on the same runs; its table "setting" gets the gains. The rows of the
+filter given the HMM must equal the stored ones. Gains are differences of unpaired means, so their intervals are too wide.
 
 In the studies of heads, positions and rank, and of learning in context, the new rows are in the tables "end", "predictions"
 and "convergence". The untrained network, and for chains the exact filter, must equal the stored ones.

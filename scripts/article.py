@@ -112,7 +112,6 @@ def verdict(row: dict[str, Any]) -> str:
 
 
 def undecided(rows: list[dict[str, Any]]) -> str:
-    """Tabulate undecided headlines."""
     found = [row for row in rows if row["verdict"] not in DECIDED]
     cells = (
         (as_latex(row["says"]), answer_of(row["verdict"]), as_latex(short(row["text"])), where(row)) for row in found
@@ -159,7 +158,7 @@ def deciding(rows: list[dict[str, Any]]) -> str:
 
 
 def sensitivity(rows: list[dict[str, Any]]) -> str:
-    """Tabulate power, and the changes that turn a verdict into another one."""
+    """Tabulate power, and the changes that alter a verdict."""
     cells = (
         (
             code(row["claim"]),
@@ -174,7 +173,6 @@ def sensitivity(rows: list[dict[str, Any]]) -> str:
 
 
 def appendix(rows: list[dict[str, Any]]) -> str:
-    """Return a paragraph for every headline."""
     plans = tomllib.loads(PLANS.read_text())["plans"].values()
     told = {name: what_decides(plan, rows) for plan in plans for name in plan["headlines"]}
     return "\n".join(headline(row, told.get(row["claim"])) for row in rows)
@@ -204,7 +202,7 @@ def folders(rows: list[dict[str, Any]]) -> list[Path]:
 
 
 def core_hours(tables: dict[str, Any]) -> dict[str, float]:
-    """Return core-hours of each training of a folder, by run name, which experiments may share."""
+    """Return core-hours of each training of a folder by the name of its run; experiments may share runs."""
     runs = ((row["run"], row.get("processor_seconds")) for row in tables.get("runs", ()))
     return {name: seconds / 3600 for name, seconds in runs if seconds is not None}
 

@@ -1,4 +1,4 @@
-"""Measure how much of HMM-bench's light track HMMs fitted by EM and by spectral learning solve.
+"""Score HMMs fitted by EM and by spectral learning on the light track of HMM-bench.
 
     nice python scripts/benchmark_references.py [--samples 500] [--seeds 1] [--tasks A,B]
 
@@ -97,7 +97,7 @@ REFERENCES: dict[str, Callable[[BenchmarkTask, Tensor], Answers]] = {
 
 
 def solved(task: BenchmarkTask, learn: Callable[[BenchmarkTask, Tensor], Answers], seed: int, count: int) -> float:
-    """Return the fraction of a task that a reference solves."""
+    """Return the fraction of a constant answer's excess loss that a reference removes."""
     observations = task.corpus(seed, stream="train", scored=False)[0:count].observations
     digest = hashlib.sha256(f"{task.name}-{seed}".encode()).hexdigest()
     samples = ScoredSamples.of(task, digest)

@@ -42,7 +42,7 @@ def ring(path: str) -> str:
 
 
 def of_ring(name: str) -> Callable[[Modules], list[str]]:
-    """Return a function for the lines of a part."""
+    """Return a function that returns the lines of a part."""
     return lambda modules: [line for path, text in modules.items() if ring(path) == name for line in text.splitlines()]
 
 

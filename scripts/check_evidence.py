@@ -85,7 +85,7 @@ def numeric(name: str, values: np.ndarray, size: int, emission: str) -> Problem:
 
 
 def by_paths(symbols: np.ndarray, size: int, num_symbols: int) -> float:
-    """Return log P(symbols), the sum over paths of products of Dirichlet-multinomials of the path's counts."""
+    """Return log P(symbols), where P sums products of Dirichlet-multinomials of a path's counts over all paths."""
     total = []
     for path in product(range(size), repeat=len(symbols)):
         first, moves, seen = np.zeros((1, size)), np.zeros((size, size)), np.zeros((size, num_symbols))

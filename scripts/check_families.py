@@ -4,10 +4,11 @@ python scripts/check_families.py enumerate [--cases 200]
 python scripts/check_families.py climb [--cases 200]
 python scripts/check_families.py coverage [--datasets 1000] [--families constraints,labels,inputs,durations]
 
-`enumerate` and `climb` also check combinations of families, such as inputs with labels.
+`climb` checks that no EM step lowers the likelihood. `enumerate` and `climb` also check combinations of families, such as
+inputs with labels.
 
-`coverage` draws each model from the priors of the posterior, so that exact 95 % intervals contain the truth in 95 % of the
-data sets. The intervals are of functions of the parameters that do not depend on the order of the states.
+`coverage` draws each model from the prior that the posterior uses, so that exact 95 % intervals contain the truth in 95 % of
+the data sets. The intervals are of functions of the parameters that do not depend on the order of the states.
 """
 
 import argparse
@@ -160,7 +161,7 @@ def input_steps(hmm: Any, x: Any, inputs: Any, lengths: list[int], weights: Any,
 
 
 def folded(hmm: Any, moves: Any) -> Any:
-    """Sum the transitions of pairs at the end of a visit, by state."""
+    """Sum the transitions that end a visit, by state; a pair is a state and its remaining duration."""
     of, size = hmm.visits.of.numpy(), len(hmm.visits.names)
     ends = np.array([name.endswith(", 1 left") for name in hmm.states])
     found = np.zeros((size, size))

@@ -83,7 +83,6 @@ def untried(help_text: str) -> list[str]:
 
 
 def check(folder: Path) -> None:
-    """Run all checks in `folder`."""
     if missing := untried(call(sys.executable, "-m", "hmmscope", "--help", cwd=ROOT)):
         raise SystemExit(f"COMMANDS: add the untested commands: {', '.join(missing)}")
     dist, work = folder / "dist", folder / "work"

@@ -379,7 +379,6 @@ def take_over(runs: Path, out: Path) -> None:
 
 
 def main() -> None:
-    """Draw all pictures."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, required=True, help="folder for the pictures")
     parser.add_argument("--runs", type=Path, help="folder of experiments' runs")

@@ -274,7 +274,6 @@ def save(figure: plt.Figure, path: Path) -> None:
 
 
 def main() -> None:
-    """Draw all pictures."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--out", type=Path, required=True, help="folder for the pictures")
     out = parser.parse_args().out

@@ -58,7 +58,7 @@ def read(folder: Path, seed: int) -> "hs.analysis.BeliefMap":
 
 
 def measured(maps: "list[hs.analysis.BeliefMap]") -> dict[str, Any]:
-    """Return means over trainings, with 95 % intervals by Student's distribution, and what the prediction determines."""
+    """Return means over trainings, with 95 % intervals by Student's t, and the R² of `from_prediction`."""
     values = {
         "trained": [one.r2 for one in maps],
         "controls": [one.share.controls for one in maps],
@@ -72,7 +72,7 @@ def measured(maps: "list[hs.analysis.BeliefMap]") -> dict[str, Any]:
 
 
 def from_prediction(exact: np.ndarray) -> float:
-    """Return R² of the best function of the probability of a gong: mean beliefs of histories with similar probability."""
+    """Return the R² of predicting the belief by its mean over histories that give a gong similar probabilities."""
     clock = hs.load_process("clock")
     gong = exact @ (clock.transition @ clock.emission).numpy()[:, 1]
     groups = np.array_split(exact[gong.argsort()], ALIKE)

@@ -43,7 +43,6 @@ def save(name: str, *plots: tuple[str, Any, str, tuple[object, ...]]) -> None:
 
 
 def durations() -> None:
-    """Draw docs/img/fit-durations.png."""
     text = [" ".join(words(1500))]
     fit = hs.fit(text, 2, unit="characters", options=hs.FitOptions(durations=6, **LIMITS))
     figure = matplotlib.pyplot.figure(figsize=(10, 3.4), layout="constrained")

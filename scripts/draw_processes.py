@@ -115,7 +115,6 @@ def _finish(figure: plt.Figure, axes: Axes, path: Path, x: tuple[float, float], 
 
 
 def main() -> None:
-    """Draw both pictures."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, required=True, help="folder for the pictures")
     out = parser.parse_args().out

@@ -48,7 +48,7 @@ QUOTES = (
 
 
 def size_of(row: dict) -> int:
-    """Return a point's abscissa: tokens for lengths and batches."""
+    """Return the x value of a point: tokens for lengths and batches."""
     return row["batch"] * row["length"] if row["axis"] in ("length", "batch") else row[row["axis"]]
 
 

@@ -10,7 +10,7 @@ States persist with one probability and emit their preferred symbol with another
 evidence; only for these is a coverage of .95 guaranteed. Each set is fitted by `hs.fit(symbols, [1, ..., 6])`. The first
 two kinds are also fitted with the true number of states, to get intervals of entries from the posterior (2 chains of 250
 draws); `tests/inference/calibration.py` checks such intervals for drawn models. Rows are in results/fit-statistics/. Rows
-without a version have another evidence and other intervals, so only their BIC and held-out results are used.
+without a version come from earlier code for evidence and intervals, so only their BIC and held-out results are used.
 """
 
 import argparse

@@ -3,9 +3,9 @@
     python scripts/headline_review.py             write docs/headline-review.md from docs/headline-review.toml and the ledger
     python scripts/headline_review.py --draw 41   print the names that another seed draws
 
-docs/headline-review.toml has the seed and, for each headline, the paper's sentence, the necessary terms, the answer, its
-author unless that is an outsider, and the reviewed verdict. The draw takes the headlines with the smallest digests of seed
-and name, so that an added headline changes at most one of the ten.
+docs/headline-review.toml has the seed and, for each headline, the paper's sentence, the necessary terms, the reviewer's
+answer, the reviewer if not an outsider, and the reviewed verdict. The draw takes the headlines with the smallest digests of
+seed and name, so that an added headline changes at most one of the ten.
 """
 
 import argparse
@@ -112,7 +112,7 @@ def section(number: int, row: dict[str, Any], said: dict[str, str]) -> str:
 
 
 def fragile(row: dict[str, Any]) -> list[str]:
-    """Return a line with the changes that turn a decided verdict; none if the verdict is not decided."""
+    """Return a line with the changes that alter a decided verdict; none if the verdict is not decided."""
     if row["fragile"]:
         return [f"fragile: turns with {', '.join(row['fragile'])}"]
     return ["not fragile"] if row["verdict"] in DECIDED else []

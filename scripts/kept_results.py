@@ -1,4 +1,4 @@
-"""Read the results that the three distributions keep as if they were one folder."""
+"""Read the folders results/ of the three distributions as if they were one folder."""
 
 from collections.abc import Iterator
 from itertools import chain
@@ -25,7 +25,6 @@ class Kept:
 
     @property
     def parent(self) -> "Kept":
-        """Return the folder above."""
         return Kept(self.root, *self.parts[:-1])
 
     def folders(self) -> list[Path]:

@@ -3,9 +3,9 @@
     python scripts/law_power.py                                    the plan of scale medium
     python scripts/law_power.py --length 64 --doublings 6 --seeds 3
 
-A world is a growth of fit length with depth and budget. Fit lengths are drawn with the standard deviations between instances
-and of noise in the stored results of scale small, cut at the end of the sequence, and evaluated by the present rules. The
-script prints fractions of verdicts by world and claim.
+A world states how fit lengths grow with depth and budget. Fit lengths are drawn with the standard deviations (between
+instances, and of noise) of the stored results of scale small, cut at the end of the sequence, and evaluated by the present
+rules. The script prints fractions of verdicts by world and claim.
 """
 
 import argparse

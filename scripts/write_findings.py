@@ -118,7 +118,7 @@ lists further differences.
 
 
 def _article() -> Any:
-    """Return scripts/article.py, which knows what a plan costs."""
+    """Return scripts/article.py, which computes the cost of a plan."""
     spec = importlib.util.spec_from_file_location("article", ROOT / "scripts" / "article.py")
     assert spec is not None
     assert spec.loader is not None
@@ -284,7 +284,6 @@ def page() -> str:
 
 
 def main() -> None:
-    """Print or write the page."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--write", action="store_true", help="write docs/findings.md")
     if parser.parse_args().write:

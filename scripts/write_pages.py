@@ -64,8 +64,7 @@ from hmmscope_studies.benchmark import board
 BESIDE = "@"
 RESULTS, PAGES, PICTURES = Kept(Path()), Path("docs/experiments"), Path("docs/img/experiments")
 LEDGER = RESULTS / "ledger" / "ledger.json"
-#: Cards of the newest measured version of the benchmark.
-#: The board with the most models; of two, the newer version.
+#: Folder of the benchmark's cards: that with the most models; of two, the newer version.
 CARDS = max(
     filter(board.is_board, (RESULTS / "hmm-bench-2", RESULTS / "hmm-bench")), key=lambda one: len(os.listdir(one))
 )
@@ -73,7 +72,7 @@ BENCH, BOARD_PICTURE = Path("docs/benchmark.md"), "hmm-bench.png"
 
 
 def keep(folder: Path) -> None:
-    """Store and seal what an experiment measured, finished or not, with the bindings of its seal.
+    """Store and seal what an experiment measured, finished or not; the new seal records what the old one did.
 
     Tables are packed; figures follow from them.
     """
@@ -533,7 +532,7 @@ def _compared(cards: list[dict[str, Any]]) -> list[str]:
 def decided() -> list[Path]:
     """Return the results folders that decide claims, by name and scale.
 
-    Another plan decides if the main plan is unfinished and it has more seeds than any finished main plan of the experiment.
+    A further plan decides if its main plan is unfinished and no finished main plan of the experiment has as many seeds.
     """
     papers = sorted(registry.entries("experiment"), key=lambda name: not name.startswith(("multitask-", "limits-")))
     found = []
