@@ -1,9 +1,9 @@
-"""Change single numbers in the code and records of rules, and list numbers that change no result on the frozen tables.
+"""Change single numbers in the code and records of rules, and list those whose change alters no result on the frozen tables.
 
 A number is a literal, a constant of a module, or a value in the record of a rule.
 
-python quality/mutants.py [EXPERIMENT ...]           list the numbers that change no result of a rule
-python quality/mutants.py --search [EXPERIMENT ...]  add alterations of the frozen tables on which such a number does
+python quality/mutants.py [EXPERIMENT ...]           list the numbers whose change alters no result of a rule
+python quality/mutants.py --search [EXPERIMENT ...]  add alterations of the frozen tables on which it does
 """
 
 import argparse
@@ -118,7 +118,7 @@ def notices(claim: Claim, numbers: list[int], kept: list[dict[str, Any]]) -> boo
 
 
 def unnoticed(experiment: str) -> dict[Site, list[Claim]]:
-    """Return the numbers that change no result of any rule of an experiment, with their claims."""
+    """Return the numbers whose change alters no result of any rule of an experiment, with their claims."""
     found = {}
     numbers = list(probe(experiment)[1])
     claims = claims_of(experiment)
@@ -132,7 +132,7 @@ def unnoticed(experiment: str) -> dict[Site, list[Claim]]:
 
 
 def search(experiment: str, tries: int = 40) -> list[int]:
-    """Add alterations of the frozen tables on which numbers change a result that do not on the present ones."""
+    """Add alterations of the frozen tables on which changes of numbers alter a result that alter none so far."""
     tables, numbers = probe(experiment)
     left, chosen = unnoticed(experiment), list(numbers)
     for number in range(1, tries):
@@ -157,7 +157,6 @@ def search(experiment: str, tries: int = 40) -> list[int]:
 
 
 def main() -> None:
-    """Run the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--search", action="store_true")
     parser.add_argument("experiments", nargs="*")

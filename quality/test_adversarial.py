@@ -395,7 +395,7 @@ for source, asked in ((changed, test), (text + "\\nunused = 1\\n", test), (chang
 
 @pytest.mark.slow
 def test_a_mutant_that_a_test_notices_is_told_from_one_that_none_does(tmp_path: Path) -> None:
-    """A mutant is not detected either by a test that fails without it too."""
+    """A test that also fails without the mutant does not detect it."""
     test = "test_texts_beside_tensors_are_written_as_they_are"
     script = _NOTICED.format(paths=[str(QUALITY / "adversarial"), str(TESTS)], test=test)
     ended = subprocess.run([sys.executable, "-c", script, str(tmp_path)], capture_output=True, text=True, check=True)

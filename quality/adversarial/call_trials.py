@@ -38,7 +38,6 @@ _TEN_MEGABYTES = 10 * 2**20
 
 
 def function_names() -> list[str]:
-    """Return the names of the public functions."""
     return [name for name in hs.__all__ if inspect.isfunction(getattr(hs, name))]
 
 

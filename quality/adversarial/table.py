@@ -253,7 +253,7 @@ def markdown(records: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def rates(records: Sequence[Mapping[str, Any]]) -> str:
-    """Return the fraction of mutants that were detected when drawn, with Wilson's 95 % interval, of all draws and the last.
+    """Return the fraction of mutants detected when drawn, for all draws (with Wilson's 95 % interval) and for the last.
 
     Survivors get a test after their draw, so later draws meet the tests that earlier draws added.
     """

@@ -99,7 +99,6 @@ class Verb:
         return self._files()
 
     def clear(self) -> None:
-        """Empty the output folder."""
         shutil.rmtree(self._out, ignore_errors=True)
         self._out.mkdir()
 
