@@ -80,7 +80,7 @@ def code_and_line(error: Exception) -> tuple[int, str]:
         return 2, f"{error.name} is not installed, but pages and plots need it; run pip install 'hmmscope[pages]'"
     memory = isinstance(error, RuntimeError) and re.search(r"can't allocate memory|out of memory", str(error))
     if memory or isinstance(error, MemoryError):
-        return 5, "out of memory; request fewer or shorter samples at once, or smaller sizes"
+        return 5, "out of memory; request fewer or shorter samples at once, or a smaller model"
     if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
         return 2, too_long(error.filename)
     if isinstance(error, OSError) and error.errno in _OUT_OF_REACH and error.filename is not None:

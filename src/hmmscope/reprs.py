@@ -132,7 +132,7 @@ class ResultTable(ResultRows):
         title: Title of the table.
         x, y: Columns on the two axes of the plot.
         by: Columns with values that distinguish the curves of the plot.
-        only: Columns of which a plot shows only the rows with the most frequent value.
+        only: Columns for which a plot keeps only the rows with the most frequent value.
     """
 
     def __init__(
@@ -142,7 +142,7 @@ class ResultTable(ResultRows):
         self.title, self.x, self.y, self.by, self.only = title, x, y, tuple(by), tuple(only)
 
     def plot(self, *, ax: Any = None, **only: Any) -> Any:
-        """Return a Matplotlib figure of `y` over `x`, with intervals, for selected rows (``metric="kl"``)."""
+        """Return a Matplotlib figure of `y` over `x`, with intervals; keywords such as ``metric="kl"`` select rows."""
         values = {name: [row.get(name) for row in self] for name in self.only if self}
         chosen = {name: max(dict.fromkeys(own), key=own.count) for name, own in values.items()} | only
         kept = [row for row in self if all(row.get(name) == value for name, value in chosen.items())]

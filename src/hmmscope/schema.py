@@ -152,7 +152,7 @@ def require_path(field: str, value: object) -> Path:
 
 
 def require_kinds(spec: Any) -> None:
-    """Raise InputError for the first field with a value of another than the annotated type."""
+    """Raise InputError for the first field whose value does not have the annotated type."""
     for name, kind in _hints(type(spec)).items():  # type: ignore[arg-type]
         value = getattr(spec, name)
         if isinstance(value, numbers.Real) and not isinstance(value, int | float):  # of NumPy
