@@ -68,7 +68,7 @@ class GaussianHead(DensityHead):
     """Components N(mean, (AᵀA)^-1); the network outputs the log diagonal and the other entries of a triangular A.
 
     log density = sum_y log A_yy - |A (z - mean)|^2 / 2 - Y/2 log 2 pi - sum_y log width_y,   z = (vector - centre) /
-    width,   A_yy^-2 = exp(-2 output_y) + least_variance_y
+    width,   A_yy^-2 = exp(-2 output_y) + least_variance_y,   (centre, width) = process.scale
     """
 
     @property
@@ -95,7 +95,7 @@ class GaussianHead(DensityHead):
 
 @registry.density("poisson")
 class PoissonHead(DensityHead):
-    """Components of independent coordinates y ~ Poisson(centre_y exp(number_y)); number_y is a network output."""
+    """Components of independent Poisson coordinates with means centre_y exp(number_y); number_y is a network output."""
 
     @property
     def numbers(self) -> int:

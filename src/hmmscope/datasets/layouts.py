@@ -86,7 +86,7 @@ class Layout:
 
     @cached_property
     def predicted_observations(self) -> NDArray[np.int64]:
-        """Indices t of the observations that a model predicts, namely those after a token."""
+        """Indices t of the observations that a model predicts: all with a token before them."""
         return np.flatnonzero(self.token_positions > 0)
 
     def vocab_size(self, num_symbols: int) -> int:
@@ -163,8 +163,8 @@ class HeaderLayout(Layout):
     e_1 .. e_H | o_0 .. o_{T-1}
 
     An entry e of the header is the token V + e, because the tokens 0 .. V - 1 are the symbols. For the process
-    `told-hmms` the entries are numerators of transition and emission probabilities, except the last numerator of each
-    row. The Bayes-optimal predictor filters with the HMM in the header. Models do not predict the header.
+    `told-hmms`, whose probabilities are multiples of 1/16, the entries are their numerators, except the last of each
+    row of a matrix. The Bayes-optimal predictor filters with the HMM in the header. Models do not predict the header.
 
     Attributes:
         length: number of observations per sample.
@@ -259,7 +259,7 @@ class PromptLayout(Layout):
         require_count("demonstration_length", self.demonstration_length)
         require_count("test_length", self.test_length)
         columns = self.num_demonstrations * (self.demonstration_length + 1) + self.test_length + 1
-        require(columns <= MAX_COLUMNS, "num_demonstrations", f"must give at most {MAX_COLUMNS} columns", columns)
+        require(columns <= MAX_COLUMNS, "num_demonstrations", f"must give at most {MAX_COLUMNS} tokens", columns)
 
     @property
     def has_delimiter(self) -> bool:

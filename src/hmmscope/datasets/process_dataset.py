@@ -105,7 +105,6 @@ class ProcessDataset:
 
     @property
     def num_symbols(self) -> int:
-        """Number of symbols of the process."""
         return self.process.num_symbols
 
     @property

@@ -124,7 +124,7 @@ class Target(ABC):
         return distance
 
     def happened(self, batch: Batch) -> Int64[Tensor, "batch judged"] | None:
-        """Return the symbols or states that occurred, as outcomes of `optimum`; None for vectors."""
+        """Return the symbols or states that occurred, as indices of the outputs; None for vectors."""
         return None
 
     def counted(self, batch: Batch) -> Bool[Tensor, "batch judged"]:

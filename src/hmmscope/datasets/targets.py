@@ -29,7 +29,7 @@ TARGETS = ("observation", "belief", "density")
 
 
 class NextObservation(BeforeEachObservation):
-    """The next observation; the exact answer is its distribution under the process, or under its prior process."""
+    """The next observation; the exact answer is its distribution under the process, or under `process.prior` if set."""
 
     kind = "law"
 
@@ -210,12 +210,12 @@ def dataset_of(source: Any, process: Process, layout: Layout, *, seed: int = 0, 
     """
     asked = make_target("observation", process, layout)
     if asked.kind != "law" or len(layout.sequence_lengths) > 1:
-        raise InputError("sequences: the samples must be single sequences of symbols (layout sequences)")
+        raise InputError("sequences: each sample must be a single sequence of symbols (layout sequences)")
     data = source
     if not isinstance(source, SequenceData):
         data = SequenceData(source, symbols_from=process, **reading)
     elif source.symbols != process.symbols:
-        raise InputError("sequences: must have the symbols of the process; SequenceData(..., symbols=process.symbols)")
+        raise InputError("sequences: must have the process's symbols; pass SequenceData(..., symbols=process.symbols)")
     law = (process if process.prior is None else process.prior.process) if asked.exact else None
     begun = RecordedSequences(data.prefixes(layout.num_observations), law)
     return ProcessDataset(begun, layout=replace(layout, length=begun.data.longest), seed=seed)  # type: ignore[type-var]

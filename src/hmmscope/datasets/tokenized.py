@@ -95,7 +95,7 @@ class TextLayout(Layout):
             object.__setattr__(self, name, value)
         require_count("length", self.length)
         columns = len(self.head) + sum(self.sequence_lengths) * (1 + max(len(gap), len(turn)))
-        require(columns <= MAX_COLUMNS, "length", f"must give at most {MAX_COLUMNS} columns", columns)
+        require(columns <= MAX_COLUMNS, "length", f"must give at most {MAX_COLUMNS} tokens", columns)
 
     @property
     def _between(self) -> str:

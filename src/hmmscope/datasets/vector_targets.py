@@ -28,8 +28,8 @@ class NextVector(BeforeEachObservation):
 class NextDensity(BeforeEachObservation):
     """The probability density of the next vector.
 
-    An answer is a pair (log density of the observation, mean). The model's mean loss minus the optimum's estimates the
-    KL divergence from the exact density.
+    An answer is a pair (log density of the observation, mean). The difference between the mean losses of model and
+    optimum estimates the KL divergence from the exact density.
 
     Args:
         process: process that emits vectors.
@@ -128,7 +128,7 @@ class VectorBelief(AfterEachObservation):
 
 
 class ProductVector(AfterEachObservation):
-    """The vector after multiplication by the matrices of the symbols so far."""
+    """The process's initial vector, multiplied by the matrices of the symbols so far."""
 
     kind = "vector"
 
