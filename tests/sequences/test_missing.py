@@ -134,7 +134,7 @@ def test_a_symbol_may_be_called_none() -> None:
 
 def test_letters_that_may_be_gaps_are_said(tmp_path: Path) -> None:
     (tmp_path / "a.fa").write_text(">1\nACN-\n>2\n>3\nAA\n")
-    assert "count as symbols, unless --missing -,N; 1 empty record left out" in SequenceData(tmp_path / "a.fa").how
+    assert "unless you pass --missing -,N; 1 empty record left out" in SequenceData(tmp_path / "a.fa").how
     (tmp_path / "p.fa").write_text(">1\nMNK\n")
     assert "missing" not in SequenceData(tmp_path / "p.fa").how  # N of proteins is asparagine
 
@@ -183,7 +183,7 @@ def test_the_header_of_json_lines_is_checked(tmp_path: Path, header: object, mes
 def test_lists_of_one_symbol_are_read_as_is_said(tmp_path: Path, lists: list) -> None:
     """A column of hmmlearn, as lists, is one sequence or many."""
     with pytest.raises(
-        InputError, match=r"3 lists of one symbol .* axis=0 as one sequence of 3, or with axis=1 as 3 of 1"
+        InputError, match=r"3 lists of one symbol .* axis=0 as one sequence of 3, or with axis=1 as 3 sequences of one"
     ):
         SequenceData(lists)
     column, each = SequenceData(lists, axis=0), SequenceData(lists, axis=1)

@@ -288,7 +288,7 @@ def test_empty_cells_of_one_column_are_kept_in_their_place(tmp_path: Path) -> No
 def test_names_that_may_be_gaps_are_said(tmp_path: Path) -> None:
     path = written(tmp_path, "a.csv", "s\nrain\nNA\nsun\nnan\n")
     how = SequenceData(path, column="s", unit="lines").how
-    assert how.endswith("; NA and nan count as symbols, unless --missing NA,nan")
+    assert how.endswith("; NA and nan count as symbols unless you pass --missing NA,nan")
     assert "unless" not in SequenceData(path, column="s", unit="lines", missing=["NA", "nan"]).how
     assert "unless" not in SequenceData(path, column="s", unit="lines", symbols=["rain", "NA", "sun", "nan"]).how
 
@@ -346,10 +346,10 @@ def test_arrays_of_hmmlearn() -> None:
     refused(lambda: SequenceData(["abba"], lengths=[2]), "lengths: apply to arrays and lists of symbols, not to text")
     floats = np.array([[0.0, 1.0], [2.0, 1.0], [1.0, 1.0]])
     refused(
-        lambda: SequenceData(floats), "float64 (3, 2) can be read in two ways", "axis=0 as 2 of 3", "axis=1 as 3 of 2"
+        lambda: SequenceData(floats), "(3, 2) can be read in two ways", "axis=0 as 2 sequences", "axis=1 as 3 sequences"
     )
     refused(
-        lambda: SequenceData(floats[:, :1]), "axis=0 as one sequence of 3 steps", "axis=1 as 3 of 1", "or give lengths"
+        lambda: SequenceData(floats[:, :1]), "as one sequence of 3 steps", "axis=1 as 3 sequences", "or give lengths"
     )
     assert numbers(SequenceData(floats, axis=0)) == [[0, 2, 1], [1, 1, 1]]
     assert numbers(SequenceData(floats, lengths=[2, 1, 1])) == [[0, 1], [2], [1]]
@@ -564,7 +564,7 @@ def test_values_of_other_types_are_refused(tmp_path: Path) -> None:
     table = {"s": ["a", "b"], "u": [1, 2]}
     refused(lambda: SequenceData(table | {"u": 3}, column="s", group="u"), "column u: must be a list of rows, got 3")
     refused(
-        lambda: SequenceData(table | {"u": [1]}, column="s", group="u"), "column u has 1 rows, and the observations 2"
+        lambda: SequenceData(table | {"u": [1]}, column="s", group="u"), "u has 1 rows, but the observations have 2"
     )
     assert numbers(SequenceData(torch.zeros(2, dtype=torch.bfloat16))) == [[0, 0]]
     assert numbers(SequenceData(torch.zeros(2, dtype=torch.float16))) == [[0, 0]]

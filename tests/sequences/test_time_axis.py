@@ -92,7 +92,7 @@ DAY = "2026-01-31"
             {},
             "row 3, column stamp: must have a time zone in all rows or in none",
         ),
-        (rows(f"{DAY} 00:00", "31.01.2026 01:00"), {}, "row 3, .* is not written as '2026-01-31 00:00' is"),
+        (rows(f"{DAY} 00:00", "31.01.2026 01:00"), {}, "row 3, .* is not in the format of '2026-01-31 00:00'"),
         (rows("01/02/2026", "02/02/2026"), {}, "may have the day or the month first"),
         (rows("13/02/2026", "02/14/2026"), {}, "the order of day and month differs"),
         (rows(f"{DAY} 00:00", ""), {}, "row 3, column stamp: has no time"),

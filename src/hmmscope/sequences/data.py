@@ -67,7 +67,7 @@ class SequenceData(Dataset[Tensor]):
         gap: longest time between two rows of one sequence; a longer time starts a new sequence.
         sort: whether to sort rows by time; otherwise rows out of order raise an error.
         duplicates: which of several rows in one step to keep, "first" or "last"; by default they raise an error.
-        axis: time axis of a 2-d array: 0 if columns are sequences, 1 if rows are. By default (time, 1) is one sequence.
+        axis: time axis of a 2-d array: 0 if columns are sequences, 1 if rows are. By default, (time, 1) is one sequence.
         missing: values that mark missing observations, such as "NA", -1, NaN, [None] or ""; any of None, NaN and "nan"
             stands for all three. Masked entries and `hmmscope.MISSING` are always missing.
         lengths: lengths of padded rows, or of sequences that follow each other in one row or column, as in hmmlearn.
@@ -146,7 +146,6 @@ class SequenceData(Dataset[Tensor]):
 
     @classmethod
     def from_encoded(cls, encoded: Encoded, title: str, seed: int = 0) -> "SequenceData":
-        """Return encoded sequences as `SequenceData`."""
         data = cls.__new__(cls)
         data._set(encoded, title, seed)
         return data
@@ -178,7 +177,6 @@ class SequenceData(Dataset[Tensor]):
 
     @cached_property
     def num_missing(self) -> int:
-        """Number of missing observations."""
         return num_equal(self.flat, self.num_symbols)
 
     @property

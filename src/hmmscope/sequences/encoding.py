@@ -86,7 +86,7 @@ def check_text(names: Sequence[str], field: str = "symbols") -> None:
 
 
 def apart(flat: object, lengths: object) -> list[NDArray[Any]]:
-    """Split concatenated sequences; raise InputError unless `lengths` are positive with the right sum."""
+    """Split concatenated sequences; raise InputError unless `lengths` are positive and sum to the number of symbols."""
     try:
         tokens = np.asanyarray(flat)
     except (ValueError, TypeError):  # lists of different lengths, or a type that NumPy lacks

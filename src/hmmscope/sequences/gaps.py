@@ -18,7 +18,7 @@ USUAL_GAPS = frozenset({"na", "n/a", "nan", "null", "none", "<na>", "nat", "miss
 
 #: First words of the advice on an unknown symbol that may mark a missing observation, and advice on real numbers.
 IF_MISSING = "if it marks a missing observation"
-FOR_NUMBERS = "for real numbers use hmmscope.fit(X, num_states, emission='gaussian'); train networks on its .hmm"
+FOR_NUMBERS = "for real numbers use hmmscope.fit(X, num_states, emission='gaussian'); train networks on the fit's .hmm"
 
 #: Characters that often mean a missing letter.
 _USUAL_LETTERS = frozenset("-.?*nN")

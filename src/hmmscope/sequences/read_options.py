@@ -19,7 +19,7 @@ class ReadOptions:
 
     Attributes:
         unit, column, group, axis, missing, time, every, gap, sort, duplicates: see `SequenceData`.
-        inputs: the column with the inputs of a model.
+        inputs: the column with the inputs of an `InputOutputHMM`.
     """
 
     unit: str | None = None

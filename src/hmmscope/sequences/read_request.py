@@ -85,7 +85,7 @@ class ReadRequest:
         )
         gaps = [name for name in found.symbols or () if name.lower() in USUAL_GAPS and self.alphabet.names is None]
         if gaps:
-            how += f"; {' and '.join(gaps)} count as symbols, unless --missing {','.join(gaps)}"
+            how += f"; {' and '.join(gaps)} count as symbols unless you pass --missing {','.join(gaps)}"
         return replace(found, read_options=reading, how=how)
 
     def choose(self, fields: Iterable[object]) -> list[str]:
@@ -232,7 +232,7 @@ class ReadRequest:
         if self.axis is None:
             raise InputError(
                 f"{self.what}: {len(values)} lists of one symbol can be read in two ways: with axis=0 as one sequence of "
-                f"{len(values)}, or with axis=1 as {len(values)} of 1; choose one (--axis)"
+                f"{len(values)}, or with axis=1 as {len(values)} sequences of one symbol; choose one (--axis)"
             )
         self.has_axes = True
         return values if self.axis == 1 else [[row[0] for row in values]]

@@ -22,7 +22,7 @@ TWO_WAYS = "can be read in two ways: as FASTA, if it is named .fasta, or as text
 
 
 def read(source: Source, asked: ReadRequest, how: str = "") -> Encoded:
-    """Encode a source of symbols; `how` describes where plain values stand."""
+    """Encode a source of symbols; `how` describes plain values, as in "array tokens"."""
     match source:
         case Text(text, form):
             asked.no_group()
@@ -97,7 +97,7 @@ def _letters(sequences: list[str], asked: ReadRequest, how: str) -> Encoded:
     letters = set(found.symbols or ())
     gaps = sorted(letters & {"-", "."}) + (["N"] if "N" in letters and letters <= set("ACGTUN-.") else [])
     if gaps and asked.alphabet.names is None:
-        how += f"; {' and '.join(gaps)} count as symbols, unless --missing {','.join(gaps)}"
+        how += f"; {' and '.join(gaps)} count as symbols unless you pass --missing {','.join(gaps)}"
     empty = sum(not sequence for sequence in sequences)
     how += f"; {empty} empty record{'s' * (empty != 1)} left out" if empty else ""
     return replace(found, how=how)
@@ -189,8 +189,8 @@ def _read_array(array: NDArray[Any], asked: ReadRequest, how: str) -> Encoded:
         _require_whole(array, asked)
     if kind == "f" and array.ndim == 2 and asked.axis is None and asked.lengths is None and not asked.own:
         down, along = (
-            f"one sequence of {shape[0]} steps" if shape[1] == 1 else f"{shape[1]} of {shape[0]}",
-            f"{shape[0]} of {shape[1]}",
+            f"one sequence of {shape[0]} steps" if shape[1] == 1 else f"{shape[1]} sequences of {shape[0]}",
+            f"{shape[0]} sequences of {shape[1]}",
         )
         raise InputError(
             f"{asked.what}: {array.dtype} {shape} can be read in two ways: with axis=0 as {down}, or with axis=1 as {along}"

@@ -55,7 +55,6 @@ Source = Text | TableCells | Table | Arrays | Plain
 
 
 def open_file(path: Path) -> Source:
-    """Return the content of a file."""
     ending = tables.ending_of(path)
     if ending in ARRAYS:
         return open_arrays(path)
@@ -76,7 +75,6 @@ def open_file(path: Path) -> Source:
 
 
 def open_object(source: Any, what: str) -> Source:
-    """Return the content of an object."""
     if is_frame(source):
         return tables.table_of(source, what)
     if isinstance(source, Mapping):

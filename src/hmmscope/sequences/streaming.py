@@ -47,7 +47,8 @@ class SequenceStream:
         position: bytes of the file that the last iteration has read.
 
     Raises:
-        InputError: another type of file, no unit, no sequence, a line above 64 MiB; during iteration, unknown symbols.
+        InputError: the file has another type, no sequence or a line above 64 MiB; `unit` is missing; or, during iteration,
+            a symbol is unknown.
     """
 
     def __init__(

@@ -140,7 +140,7 @@ class Table:
         numbers: numbers of the rows in the file, from 1.
         labels: labels of the rows, or None.
         separator: separator of the cells in the file.
-        header: alphabet in JSON lines, or None.
+        header: alphabet from the first line of a .jsonl file, or None.
     """
 
     def __init__(
@@ -219,7 +219,7 @@ class Table:
         keys = self.column(group)
         keys = keys.tolist() if isinstance(keys, np.ndarray) else keys
         if len(keys) != count:
-            raise InputError(f"{self.what}: column {group} has {len(keys)} rows, and the observations {count}")
+            raise InputError(f"{self.what}: column {group} has {len(keys)} rows, but the observations have {count}")
         found: dict[Any, list[int]] = {}
         for row, key in enumerate(keys):
             if is_nothing(key) or (isinstance(key, str) and not key.strip()):

@@ -108,7 +108,7 @@ def parse_times(cells: Any, where: Callable[[int], str], as_time: bool) -> NDArr
             matches = [pattern.fullmatch(text) for text in texts]
             if None in matches:
                 row = matches.index(None)
-                raise InputError(f"{where(row)}: {shown(texts[row])} is not written as {shown(texts[0])} is")
+                raise InputError(f"{where(row)}: {shown(texts[row])} is not in the format of {shown(texts[0])}")
             return read(matches, where)  # type: ignore[arg-type]
     raise InputError(f"{where(0)}: {shown(texts[0])} is not a time; write times as 2026-01-31 14:30:00")
 

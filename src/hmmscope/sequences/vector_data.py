@@ -70,7 +70,6 @@ class VectorData:
 
     @cached_property
     def sequences(self) -> tuple[Float64[Tensor, "time coordinate"], ...]:
-        """The vectors of each sequence."""
         return self.rows.split(self.lengths.tolist())
 
     def __getitem__(self, number: int) -> Float64[Tensor, "time coordinate"]:
@@ -116,7 +115,7 @@ def read_vectors(
     Args:
         source: array, tensor, list, frame, mapping of columns, `VectorData`, or a file (.csv, .tsv, .parquet, .jsonl, .json,
             .npy, .npz, .safetensors; text may be compressed).
-        column: a list, or text with commas, of column names (default: all but `group` and `time`), or an array's name.
+        column: list of column names, or text with commas (default: all but `group` and `time`); or an array's name.
         group, axis, lengths: see `hmmscope.SequenceData`.
         missing: values that mark a missing entry (default: NA, NaN, nan); an empty cell is always missing.
         symbols_from: `read_options` of an earlier result, used where an option is not given here.
