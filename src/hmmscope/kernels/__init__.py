@@ -1,1 +1,1 @@
-"""Compiled loops on arrays, each with a bit-identical reference implementation."""
+"""Compiled loops over arrays: sampling, inference and matrix products."""

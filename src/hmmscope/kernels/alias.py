@@ -1,12 +1,12 @@
-"""Integer alias tables: exact draws from weights k/2^32 with one 32-bit word.
+"""Integer alias tables: exact draws from probabilities in multiples of 2^-32 with one random 32-bit word.
 
-K weights that sum to 2^32 fill C = 2^c >= K columns of 2^(32-c) units each. Column i yields outcome i below a
+K integer weights with sum 2^32 fill C = 2^c >= K columns of 2^(32-c) units each. Column i yields outcome i below a
 threshold, and another outcome (its alias) above it. A word w selects column = w >> (32-c); the outcome is `column` if
 w mod 2^(32-c) < threshold, else `alias`.
 
 An entry of the table is the uint32 (threshold << c) | alias.
 
-Source: A. J. Walker (1977), built in O(K) after M. D. Vose (1991), in integers.
+Source: A. J. Walker (1977); construction in O(K) by M. D. Vose (1991), here in integers.
 """
 
 import numba

@@ -1,6 +1,6 @@
-"""Functions that are compiled once per number type and called by their address.
+"""Functions that are compiled once per number type (float32, float64) and called by their address.
 
-A function's annotations are its argument types, for which this module defines aliases such as `X2`.
+Their annotations are the argument types.
 """
 
 import ctypes
@@ -193,7 +193,7 @@ def _called(compiled: _Phase, *, late: bool) -> Any:
 
 
 class CompiledFunction(_Compiled):
-    """A compiled function that can be called from Python; see `entry`."""
+    """A compiled function that Python can call."""
 
     def __init__(self, function: Callable[..., Any], options: dict[str, Any]) -> None:
         super().__init__(function, options)

@@ -1,4 +1,4 @@
-"""Cached compiled functions; processes that start together compile each only once."""
+"""Compiled functions, cached on disk; if Python processes start together, one compiles and the others wait."""
 
 import gc
 import warnings
@@ -72,7 +72,7 @@ _warned: list[bool] = []
 
 
 def kernel(**options: Any) -> Callable[[Callable[..., Any]], Any]:
-    """Return a decorator like `numba.njit` with caching on disk and without Python objects; numba gets `options`."""
+    """Return a decorator like `numba.njit(**options)` that also caches on disk and releases the GIL."""
 
     def make(function: Callable[..., Any]) -> Any:
         made = numba.njit(nogil=True, **options)(function)

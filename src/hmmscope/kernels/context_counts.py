@@ -12,7 +12,7 @@ from hmmscope.kernels.compiling import kernel
 def context_counts(
     observations: NDArray[np.int64], reach: NDArray[np.int64], num_symbols: int, max_order: int
 ) -> NDArray[np.float64]:
-    """Count how often each symbol followed the context of each observation earlier in the sample.
+    """For each observation, count how often each symbol followed its context earlier in the sample.
 
     Args:
         observations: Symbols (batch, time). A negative value is missing, and no context extends across it.
@@ -44,7 +44,7 @@ def _count(observations, reach, max_order, out):  # type: ignore[no-untyped-def]
 
 
 def ngram_laws(counts: NDArray[np.float64], strengths: Sequence[float]) -> NDArray[np.float64]:
-    """Compute backed-off n-gram probabilities from counts (..., order, symbol).
+    """Compute backed-off n-gram probabilities from counts n_k(v) (..., order k, symbol v) with sum n_k over v.
 
     P_k(v) = (n_k(v) + s_k P_{k-1}(v)) / (n_k + s_k) with prior strength s_k;  P_{-1} uniform
     """

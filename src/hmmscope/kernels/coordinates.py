@@ -1,4 +1,4 @@
-"""Sums over the coordinates of vectors, for many distributions, without NaN entries."""
+"""Sums over the coordinates of vectors, for many distributions at once; missing (NaN) entries are skipped."""
 
 import numpy as np
 

@@ -77,7 +77,7 @@ class TritonSampler:
     ) -> tuple[Int64[Tensor, "two word batch"], Tensor]:
         """Return packed observations and states, and components (int32).
 
-        With n = 8 / (bytes of `dtype`), word g holds steps g n .. g n + n - 1, the first step in the lowest bits.
+        With n = 8 / (bytes of `dtype`), 64-bit word g holds steps g n .. g n + n - 1, the first in the lowest bits.
         """
         steps = 8 // self.dtype.itemsize
         words = self._start_words(starts, steps)

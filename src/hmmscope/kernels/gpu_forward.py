@@ -1,8 +1,8 @@
 """The forward recursion of many components in one Triton kernel.
 
-Tensor cores reach float32 accuracy because each factor is split into its leading 11 bits (head) and the rest:
+Tensor cores keep 11 bits. For nearly float32 accuracy, each factor is split into its leading 11 bits (head) and the rest:
 
-    x @ y = head(x) @ head(y) + rest(x) @ head(y) + head(x) @ rest(y) + an error of at most 2^-22 of the product
+    x @ y = head(x) @ head(y) + rest(x) @ head(y) + head(x) @ rest(y) + an error below 2^-19 of the product
 """
 
 import functools

@@ -1,4 +1,4 @@
-"""Paths of linear systems and matrix processes from given noise; a path does not depend on the rest of the batch."""
+"""Paths of linear systems and of generalised HMMs from given noise; a path does not depend on the rest of the batch."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -50,7 +50,7 @@ def generalised_paths(
     starts: NDArray[np.bool_],
     rounding: float,
 ) -> NDArray[np.int64]:
-    """Draw symbols (B, T) where vector_t ∝ vector_{t-1} @ labelled[o_t] and P(o_t | past) is the sum before scaling.
+    """Draw symbols (B, T) where vector_t = vector_{t-1} @ labelled[o_t] / P(o_t | past), and vectors sum to one.
 
     Uniform numbers `drawn` in (0, 1) select symbols by cumulative probability; probabilities up to `rounding` become
     zero.

@@ -1,6 +1,6 @@
 """Filter, smoother and Viterbi path in log space, for one sequence.
 
-Inputs are logarithms: likelihoods logs (T, S), initial distribution (S,), transition matrix moves (S, S).
+Inputs are logarithms: `logs` (T, S) of likelihoods, `initial` (S,), and `moves` (S, S) of the transition matrix.
 """
 
 import numpy as np
@@ -13,7 +13,7 @@ _LEAST = 1e-200
 
 @kernel()
 def forward(initial, moves, logs, alphas, terms, shifts):  # type: ignore[no-untyped-def]
-    """Write alphas[t, j] = log P(state t = j | o_0..o_t), and terms and shifts with sum log P(o_t | past).
+    """Write alphas[t, j] = log P(state t = j | o_0..o_t); terms[t] + shifts[t] = log P(o_t | past).
 
     shifts[t] is the largest log-likelihood among the reachable states.
     """

@@ -1,7 +1,7 @@
 """Filter and smoother for many states, by tiled matrix products.
 
 The sequences of a block are sorted from longest to shortest, so that unfinished sequences are the first rows of each
-matrix product:
+matrix product with the beliefs `law` (sequence, state):
 
     following = law @ step        law = following * emission[o_t] / norm
 
@@ -108,7 +108,7 @@ def forward(
     beliefs: X2, norms: D1, ahead: X2, totals: D1, doubtful: I1,
     law: X2, following: X2, mixed: X2, zeros: X1, ones: X1, scales: X1, chance: D1, logs: D1,
 ) -> None:  # fmt: skip
-    """Filter a block with the arrays of `simd_over_sequences` and work arrays that have a row per sequence.
+    """Filter a block; arrays are as in `simd_over_sequences`, work arrays have a row per sequence.
 
     A norm below `floor`, or a positive belief below `smallest`, marks its sequence as an underflow risk.
     """

@@ -17,8 +17,8 @@ _SMALL = 1 << 14
 def quantise_rows(probabilities: NDArray[np.float64]) -> NDArray[np.int64]:
     """Return integer weights (..., K) with row sums 2^32, from rows that sum to about one.
 
-    Zeros stay zero. Units that remain after rounding down go to the largest fractional parts, of equal ones to the
-    lowest index.
+    Zeros stay zero. Units that remain after rounding down go to the largest fractional parts, and among equal parts to
+    the lowest index.
     """
     rows = np.ascontiguousarray(probabilities, dtype=np.float64).reshape(-1, probabilities.shape[-1])
     if rows.size <= _SMALL:

@@ -29,7 +29,7 @@ def forward(  # type: ignore[no-untyped-def]
         step, emission: Transition (S, S, lane) and emission probabilities (V, S, lane).
         symbols: Observed symbols (T,).
         law, following, product: Work arrays (S, lane), (S, lane), (lane,).
-        logs: Log-likelihoods (lane,), to which the sequence is added.
+        logs: Log-likelihoods (lane,), to which those of the sequence are added.
         doubtful: Mask (lane,), set by a belief below 1e-100 or an impossible symbol.
     """
     lanes = len(beside)
@@ -127,12 +127,13 @@ def counts(  # type: ignore[no-untyped-def]
 ):
     """Compute expected counts and log-likelihoods of sequences in a flat array.
 
+    Other arguments are those of `forward` and `backward`.
+
     Args:
         offsets, lengths: Offset and length of each sequence (n,).
         room: Work array (longest, S + 1, lane).
         small: Work array (S + 2, S, lane).
         doubts: One for underflow risk, else zero (lane,).
-        beside, first, step, emission, symbols, firsts, pairs, visits, logs: As for `forward` and `backward`.
     """
     lanes = len(beside)
     size = len(firsts) // lanes

@@ -7,8 +7,8 @@ process is three tables:
     step (1 or V, S, S)   the transition matrix, or one per symbol where transitions emit
     emission (V or 0, S)  P(symbol | state); no rows where transitions emit
 
-    joint_t = first[o_t] where a sequence starts, else (belief_{t-1} @ step) * emission[o_t], or belief_{t-1} @
-    step[o_t]
+    joint_t = first[o_t] where a sequence starts, else (belief_{t-1} @ step) * emission[o_t] or belief_{t-1} @ step[o_t]
+    belief_t = joint_t / norm_t        norm_t = sum(joint_t) = P(o_t | past)
 
 Sequences are given by offset and length in a flat array of N symbols; row n of a result belongs to symbol n. Beliefs
 are checked every `every` steps; one below `smallest` marks its sequence as an underflow risk. In other sequences a
@@ -201,8 +201,8 @@ def forward(  # type: ignore[no-untyped-def]
     """Filter sequences; opening (V,) and prediction (S, V) are the distributions of the first and the next symbol.
 
     The function writes doubtful (n,), the mask of underflow risk. It fills beliefs (N, S), norms P(o_t | past) (N,),
-    next-symbol probabilities ahead (N, V) and log-likelihoods totals (n,) if the array has rows. If `ends` (n,) has
-    rows, beliefs and predictions are written at sequence ends only. `openers` replaces `symbols` at the first step.
+    next-symbol probabilities ahead (N, V) and log-likelihoods totals (n,), each only if that array has rows. If `ends`
+    (n,) has rows, beliefs and `ahead` are written at sequence ends only. `openers` replaces `symbols` at the first step.
     """
     size, many = first.shape[1], len(width)
     law, following = np.zeros((size, many), first.dtype), np.empty((size, many), first.dtype)

@@ -1,7 +1,7 @@
 """Compiled dynamic programs for up to 64 states, with the states of one sequence in SIMD registers.
 
-Beliefs are normalised every eight steps, so entries above 1e-100 stay normal floats. Formulas and tables are those of
-`simd_over_sequences`; the tables are flat and zero-padded (see `vectors`).
+Beliefs are normalised every `every` steps, so often that entries above 1e-100 stay normal floats in between. Formulas
+and tables are those of `simd_over_sequences`; the tables are flat and zero-padded (see `vectors`).
 """
 
 import math

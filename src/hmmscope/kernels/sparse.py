@@ -49,7 +49,7 @@ def forward(  # type: ignore[no-untyped-def]
     totals,
     doubtful,
 ):
-    """Filter sequences with the transition entries grouped by successor, or with `step` (K, S, S) if there are none.
+    """Filter sequences with the transition entries grouped by successor, or with `step` (K, S, S) if `begins` is empty.
 
     A sequence stops at an underflow risk: a belief below `smallest`, checked every `every` steps.
     """
@@ -212,7 +212,7 @@ def likeliest(  # type: ignore[no-untyped-def]
     states,
     logs,
 ):
-    """Find Viterbi paths from logarithms, as `viterbi.likeliest` does; use `step` (K, S, S) if there are no entries."""
+    """Find Viterbi paths from logarithms, as `viterbi.likeliest` does; use `step` (K, S, S) if `begins` is empty."""
     size, emits = first.shape[1], len(emission) > 0
     best, longer, here = np.zeros(size), np.zeros(size), np.zeros(size, np.int64)
     for row in range(len(offsets)):

@@ -97,7 +97,7 @@ def smooth(  # type: ignore[no-untyped-def]
     smoothed_t(i) = belief_t(i) sum_j step_ij smoothed_{t+1}(j) / predicted_{t+1}(j); `emits`: states emit, so step is
     one matrix.
 
-    The function also adds the sum of pairs over time, without sequence starts, to `moves` (S, S).
+    The function also adds the sum of pairs over time to `moves` (S, S), except those that span a sequence start.
     """
     size = mantissa.shape[1]
     every, ones = np.arange(size).astype(np.uint64), np.ones(size)
