@@ -219,7 +219,7 @@ def chosen(run: RunConfig, processes: int = 1) -> engines.Choice:
         ({**DECODER, "dropout": 0.1}, {}, "model.dropout = 0.1"),
         ({**DECODER, "causal": False}, {}, "model.causal = false"),
         ({**DECODER, "width": 24, "num_heads": 1}, {}, "model.width: must be a multiple of 16, got 24"),
-        ({**DECODER, "num_heads": 4}, {}, "model.num_heads: heads must have a width that is a multiple of 8"),
+        ({**DECODER, "num_heads": 4}, {}, "model.num_heads: width / num_heads must be a multiple of 8"),
         ({"name": "lstm", "width": 16}, {}, "model.name = lstm"),
         ({"name": "gru", "width": 16}, {}, "model.name = gru"),
         (
@@ -256,7 +256,7 @@ def test_auto_takes_what_is_faster_on_this_machine(monkeypatch: pytest.MonkeyPat
         monkeypatch.setattr(pipeline, "timing", lambda run, ports, seconds, found=found: found)
         assert chosen(wide).engine == engine
     assert chosen(wide).reason == (
-        "torch is 1.11 times as fast on this machine: 2.1 ms compiled, 1.89 ms with torch per step of 64"
+        "torch is 1.11 times as fast on this machine: 2.1 ms compiled, 1.89 ms with torch per step of 64 samples"
     )
     assert chosen(replace(wide, training=replace(wide.training, engine="compiled"))).engine == "compiled"
     asked = []

@@ -1,6 +1,6 @@
 """Linear maps in bfloat16: operands are rounded and packed into pairs; sums are float32.
 
-If no maps are packed, each function equals the function of the same name in `maps`.
+If no maps are packed, the functions use `maps` in the number type of their arguments instead.
 """
 
 from typing import NamedTuple
@@ -18,7 +18,7 @@ PAIRS = pairs_in_rows, pairs_of_rows, product_of_pairs = (
 
 
 class Bfloat16Maps(NamedTuple):
-    """Packed maps by layer, and buffers for their operands; without rounding there are no layers.
+    """Packed maps by layer, and buffers for their operands; empty in float32 training.
 
     For a map (out, in), fields `..forward` pack pairs of columns (out, in / 2), `..backward` pairs of rows (out / 2,
     in).
@@ -37,8 +37,6 @@ class Bfloat16Maps(NamedTuple):
 
 
 class RNNBfloat16Maps(NamedTuple):
-    """Packed maps and operand buffers of a recurrent network."""
-
     recur_forward: X3
     recur_backward: X3
     feed_forward: X3

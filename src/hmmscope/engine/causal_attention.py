@@ -137,7 +137,7 @@ def attend(
         cos, sin, none: Cosines and sines of rotary positions (step, head width), and an array without rows; all have
             no rows if positions are not rotary.
         work: Arrays of one head and lane group.
-        values: Work vector.
+
     """
     wide()
     width = out.shape[1]

@@ -42,5 +42,5 @@ def unfit(width: int, heads: int) -> str | None:
     if width % 16:
         return f"width: must be a multiple of 16, got {width}"
     if heads and (width % heads or width // heads % 8):
-        return f"num_heads: heads must have a width that is a multiple of 8, got {width} / {heads}"
+        return f"num_heads: width / num_heads must be a multiple of 8, got {width} / {heads}"
     return None
