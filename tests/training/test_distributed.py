@@ -155,7 +155,7 @@ def test_a_process_that_stands_still_is_noticed(reports: Reports) -> None:
     [
         ("stops", "in use", 3, "in use by process"),
         ("stops", "differs", 3, "training.learning_rate: 0.01 -> 0.02"),
-        ("unlike", "grains", 2, "training.accumulation_steps: must be a multiple of the 3 processes"),
+        ("unlike", "grains", 2, "training.accumulation_steps: must be a multiple of 3, the number of processes"),
         ("unlike", "other weights", 5, "step 7: the processes have different weights"),
     ],
 )
@@ -377,12 +377,12 @@ def test_one_training_a_launch(launched: pytest.MonkeyPatch) -> None:
 def test_numbers_of_processes_that_cannot_share(grains: int, size: int, words: str) -> None:
     spec = TrainingSpec(batch_size=16, accumulation_steps=grains)
     with pytest.raises(
-        InputError, match=f"^training.accumulation_steps: must be a multiple of the {size} processes"
+        InputError, match=f"^training.accumulation_steps: must be a multiple of {size}, the number of processes"
     ) as refused:
         parallel.check_processes(spec, size)
     assert str(refused.value).endswith(words)
     parallel.check_processes(TrainingSpec(batch_size=16, parallel="ddp"), size)
-    with pytest.raises(InputError, match=r"^training\.batch_size: must be at least the 17 processes"):
+    with pytest.raises(InputError, match=r"^training\.batch_size: must be at least 17, the number of processes"):
         parallel.check_processes(TrainingSpec(batch_size=16, parallel="fsdp"), 17)
 
 

@@ -246,7 +246,7 @@ def test_buckets_hold_neighbours_of_one_type(monkeypatch: pytest.MonkeyPatch) ->
 def test_more_processes_than_samples_are_refused() -> None:
     spec = TrainingSpec(batch_size=4, accumulation_steps=4, parallel="ddp")
     parallel.check_processes(spec, 4)
-    with pytest.raises(InputError, match=r"training\.batch_size: must be at least the 5 processes, got 4"):
+    with pytest.raises(InputError, match=r"training\.batch_size: must be at least 5, the number of processes, got 4"):
         parallel.check_processes(spec, 5)
 
 
@@ -410,7 +410,7 @@ def test_gpus_that_are_not_there_are_said(monkeypatch: pytest.MonkeyPatch) -> No
         monkeypatch.setenv("LOCAL_RANK", local)
         assert str(several.device("cuda")) == f"cuda:{local}"
     monkeypatch.setenv("LOCAL_RANK", "2")
-    with pytest.raises(ResourceError, match="process 2 of this machine has no GPU; start at most 2 there"):
+    with pytest.raises(ResourceError, match="process 2 of this machine has no GPU; start at most 2 processes there"):
         several.device("cuda")
     assert str(several.device("cpu")) == "cpu"
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
@@ -497,7 +497,7 @@ def test_which_engine_is_faster() -> None:
     assert engines.Timing(compiled=2.0, torch=1.0, samples=4).faster() == ("torch", 2.0)
     assert engines.Timing(compiled=1.0, torch=1.0, samples=4).faster() == ("torch", 1.0)
     assert str(engines.Timing(compiled=1e-3, torch=2e-3, samples=4)) == (
-        "compiled is 2.00 times as fast on this machine: 1 ms compiled, 2 ms with torch per step of 4"
+        "compiled is 2.00 times as fast on this machine: 1 ms compiled, 2 ms with torch per step of 4 samples"
     )
 
 

@@ -58,7 +58,7 @@ class Compiled(SingleProcess):
 
     Args:
         model: A `Decoder` or `Recurrent` on the CPU.
-        spec: Training spec.
+
         poison: True fills work arrays with NaN first, so that tests detect reads of unwritten numbers.
 
     Raises:

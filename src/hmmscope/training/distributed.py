@@ -109,7 +109,7 @@ class _TorchProcessGroup(ProcessGroup):
         if dist.is_initialized():
             raise InputError("torch.distributed: is already initialised; let training initialise it")
         if _joined_before:
-            raise RefusedError("torchrun: only one training per launch; the other processes ended with the first")
+            raise RefusedError("torchrun: only one training per launch; the other processes ended after the first one")
         _joined_before = True
         self._address, self._port, self._kind = _checked_address(), _number("MASTER_PORT"), kind
         self._hosted = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"  # by process 0, not by torchrun
@@ -150,7 +150,8 @@ class _TorchProcessGroup(ProcessGroup):
         local = _number("LOCAL_RANK")
         count = torch.cuda.device_count()
         if local >= count:
-            raise ResourceError(f"torchrun: process {local} of this machine has no GPU; start at most {count} there")
+            rule = f"start at most {count} processes there"
+            raise ResourceError(f"torchrun: process {local} of this machine has no GPU; {rule}")
         return torch.device("cuda", local)
 
     def share(self, value: Any) -> Any:
@@ -252,7 +253,7 @@ def _number(name: str, default: int | None = None) -> int:
         return default
     if not text.isdecimal():
         rule = "start with torchrun, or unset WORLD_SIZE to train with one process"
-        raise InputError(f"{name}: must be a whole number in the environment of several processes; {rule}")
+        raise InputError(f"{name}: must be a whole number if WORLD_SIZE is set; {rule}")
     return int(text)
 
 

@@ -28,7 +28,7 @@ CPU_RATE, CPU_STEP = 4e10, 2e-3
 
 @dataclass(frozen=True)
 class Choice:
-    """The chosen training engine, the reason for the choice and the measured times."""
+    """The chosen training engine."""
 
     engine: Literal["compiled", "torch"]
     reason: str
@@ -51,7 +51,7 @@ class Timing:
         name, times = self.faster()
         return (
             f"{name} is {times:.2f} times as fast on this machine: {1e3 * self.compiled:.3g} ms compiled, "
-            f"{1e3 * self.torch:.3g} ms with torch per step of {self.samples}"
+            f"{1e3 * self.torch:.3g} ms with torch per step of {self.samples} samples"
         )
 
 

@@ -21,7 +21,7 @@ class Evaluation:
 
     Args:
         dataset: Dataset of the "evaluate" stream.
-        target: Prediction target.
+
         spec: Training spec, with the number of samples.
 
     Raises:

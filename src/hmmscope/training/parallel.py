@@ -60,8 +60,6 @@ class SingleProcess:
 
         Args:
             batch: The samples that `rows` selects for the step.
-            target: Prediction target.
-            step: Step number.
         """
         parts = updates.parts(batch, self.part_size(batch, step))
         if len(parts) == 1:
@@ -166,8 +164,8 @@ class BitExactParallel(SingleProcess):
 class DDPUpdates(SingleProcess):
     """DistributedDataParallel: each process computes a part of the batch, and all-reduce averages the gradients.
 
-    Results differ from those of one process by rounding. The first backward pass runs twice, so that resumed runs are
-    identical.
+    Results differ from those of one process by rounding. The first backward pass runs twice, because torch regroups the
+    gradients after it; otherwise a resumed run would round differently.
     """
 
     def __init__(self, model: SequenceModel, spec: TrainingSpec, world: ProcessGroup) -> None:
@@ -263,10 +261,11 @@ def check_processes(spec: TrainingSpec, size: int) -> None:
         ways += [f"start {n} processes" for n in range(size - 1, 0, -1) if spec.accumulation_steps % n == 0 and n > 1][
             :1
         ]
-        rule = f"must be a multiple of the {size} processes, so that the result equals that of one process bit for bit"
+        rule = f"must be a multiple of {size}, the number of processes, for the same bits as with one process"
         remedy = ", or ".join([*ways, "set parallel to ddp"])
         raise InputError(f"training.accumulation_steps: {rule}, got {spec.accumulation_steps}; {remedy}")
-    require(size <= spec.batch_size, "training.batch_size", f"must be at least the {size} processes", spec.batch_size)
+    rule = f"must be at least {size}, the number of processes"
+    require(size <= spec.batch_size, "training.batch_size", rule, spec.batch_size)
 
 
 def share_of_labels(part: Batch, target: Target, count: int) -> float:

@@ -33,7 +33,7 @@ class TrainingSpec:
         warmup_from: Learning rate at the first step of "halving".
         halve_every: Number of epochs between halvings of the learning rate.
         final_fraction: Learning rate at the last step of "cosine", as a fraction of the peak.
-        optimizer: Name in torch.optim, such as "sgd", or the full name of the function in `TrainOptions`.
+        optimizer: Name in torch.optim, such as "sgd", or the full name of the optimizer factory in `TrainOptions`.
         optimizer_options: Further options of the optimizer, such as "momentum=0.9".
         betas, epsilon: Parameters of optimizers of the Adam family.
         weight_decay: Weight decay, as the optimizer defines it.
@@ -45,10 +45,10 @@ class TrainingSpec:
             the previous block; 0 for none.
         block_algorithm: Algorithm of block chain-of-thought: "two-phase" (answers first, then one ordinary step) or
             "naive" (one pass per block).
-        accumulation_steps: Number of parts of a batch; their gradients are added in order; it changes the rounding.
+        accumulation_steps: Number of parts of a batch, whose gradients are added in order; it changes the rounding.
         parallel: Method for several processes: "exact" (bit-identical to one process), "ddp" or "fsdp".
-        precision: "float32", "tf32" (on a GPU) or "bfloat16" (torch autocast; in the compiled engine, linear maps with
-            float32 sums).
+        precision: "float32", "tf32" (on a GPU) or "bfloat16" (torch autocast; in the compiled engine, linear maps of
+            bfloat16 numbers with float32 sums).
         compile: True uses torch.compile.
         deterministic: True raises an error for nondeterministic operations.
         evaluate_every: Number of steps between evaluations on the "evaluate" stream; 0 for no evaluations.

@@ -38,14 +38,9 @@ LONG_STEP = 2e10
 class BatchSchedule:
     """Schedule of the batch of each training step.
 
-    Attributes:
-        dataset: Full-length training samples.
-
     Args:
         dataset: Full-length training samples.
         target: Prediction target at full length.
-        spec: Training spec.
-        device: Device of the batches.
 
     Raises:
         InputError: The spec has a curriculum, but the layout is not `SequenceLayout` (plain sequences).
@@ -57,7 +52,7 @@ class BatchSchedule:
         self.dataset, self._target, self._spec, self._device = dataset, target, spec, device
         self._stages: dict[int, tuple[ProcessDataset, Target]] = {}
         if spec.curriculum and not isinstance(dataset.layout, SequenceLayout):
-            raise InputError("training.curriculum: requires plain sequences; use the layout sequences")
+            raise InputError("training.curriculum: requires plain sequences; use the layout 'sequences'")
         self.at(0)
 
     def at(self, step: int) -> tuple[ProcessDataset, Target]:
@@ -89,10 +84,7 @@ class BatchAhead:
     """The batches of a training in order; on a GPU each batch is prepared during the previous step.
 
     Args:
-        schedule: Schedule of the batches.
         engine: Gradient engine, which assigns each batch's samples to processes and accumulation parts.
-        num_steps: Number of steps of the training.
-        device: Device of the training.
     """
 
     def __init__(self, schedule: BatchSchedule, engine: SingleProcess, num_steps: int, device: torch.device) -> None:
@@ -276,7 +268,7 @@ def _listen(model: torch.nn.Module) -> None:
 
 
 def _pause(parameter: torch.Tensor) -> None:
-    """Do nothing, so that Python can handle signals during the backward pass."""
+    """Do nothing; as a hook, it lets Python handle signals during the backward pass."""
 
 
 def train_step(

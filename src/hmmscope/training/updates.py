@@ -27,7 +27,7 @@ def judged_outputs(
 ) -> Float[Tensor, "batch judged output"]:
     """Return a model's outputs at positions with labels, with block chain-of-thought if `block_length` is positive."""
     require(isinstance(batch, Batch), "batch", "must be a Batch", batch)
-    require(isinstance(target, Target), "target", "must be a Target, as of hmmscope.make_target", target)
+    require(isinstance(target, Target), "target", "must be a Target, which hmmscope.make_target returns", target)
     num_columns = int(target.token_positions[-1]) + 1
     inputs = batch.tokens[:, :num_columns]
     if inputs.is_floating_point():
