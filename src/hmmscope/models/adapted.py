@@ -118,8 +118,8 @@ def adapt(
 ) -> AdaptedModule:
     """Return a module that maps tokens to logits by calling `model` with the arguments that `model` expects.
 
-    Layers and weights keep their original names. Every function of this library accepts the result; for the command
-    line, assign it to NAME in FILE.py::
+    Layers and weights keep their original names. Every function of this library accepts the result. On the command
+    line it is FILE.py:NAME, if FILE.py assigns it to NAME::
 
         hs.adapt(model, mask=lambda tokens: causal_mask(tokens.shape[1]))
         hs.adapt(model, lambda model, tokens: model({"input_ids": tokens})["scores"])

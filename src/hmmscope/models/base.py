@@ -144,7 +144,7 @@ class SequenceModel(nn.Module):
         vocab_size: number of input tokens, or None for vectors.
         outputs: type of the outputs, "logits" (also for regression) or "law" (probabilities).
         residual: hook points ``residual.0`` (embedding) to ``residual.<layers>``.
-        spec: spec of the model, or None.
+        spec: hyperparameters of the architecture, or None.
         trained_length: length of the samples on which the model was trained, or None.
         step_seed: seed of dropout in the current training step.
     """
@@ -197,7 +197,7 @@ class SequenceModel(nn.Module):
 
 
 class EncodedModel(SequenceModel):
-    """A model with the first stream x = embedding(input) + feedback(feedback).
+    """A model whose residual stream starts with embedding(input) + feedback(extra inputs).
 
     Attributes:
         embedding: embedding table of tokens, or linear map of vectors.
@@ -242,14 +242,14 @@ class Cost:
 
 
 def cost_of(spec: "ModelSpec", model_io: ModelIO, columns: int, *, device: str = "cpu") -> Cost | None:
-    """Return the training cost of a spec on samples of `columns` positions; None if unknown."""
+    """Return the training cost of an architecture on samples of `columns` positions; None if unknown."""
     counted = getattr(spec, "cost", None)
     return None if counted is None else counted(model_io, columns, device=device)
 
 
 @runtime_checkable
 class ModelSpec(Protocol):
-    """A registered dataclass of sizes, with an optional method ``cost``."""
+    """Hyperparameters of an architecture, a registered dataclass with an optional method ``cost``."""
 
     def build(self, model_io: ModelIO, generator: torch.Generator) -> SequenceModel: ...
 
@@ -324,10 +324,10 @@ def make_model(
         max_length: number of positions of the longest input, for learned positions or input features.
         input_width: number of coordinates of vector inputs, for models that do not read tokens.
         feedback_width: number of extra inputs at each position.
-        fields: fields of the spec.
+        fields: hyperparameters of the architecture.
 
     Raises:
-        InputError: the name or a field is unknown, a value is out of range, or a package is missing.
+        InputError: a name is unknown, a value is out of range, or a package is missing.
     """
     spec = registry.build_spec("model", {"name": name, **fields}, "model")
     require_count("num_symbols", num_symbols)

@@ -230,7 +230,8 @@ class Decoder(EncodedModel):
         """Compute the outputs; see `SequenceModel.forward`.
 
         Raises:
-            InputError: inputs do not fit `model_io`, a position is >= `max_length`, or a cache lacks causal attention.
+            InputError: inputs do not fit `model_io`, a position is >= `max_length`, or `cache` is used without causal
+                attention.
         """
         x_BTD = self.encode(inputs, feedback)
         begin, pasts = self._recall(cache)

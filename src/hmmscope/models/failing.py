@@ -67,7 +67,7 @@ def failure(model: nn.Module, inputs: Tensor, error: Exception, call: Callable[[
 
 
 class _Unexplained(InputError):
-    """The causes of a failure that its traceback does not show."""
+    """The error for a failure whose cause the traceback does not show."""
 
 
 def _require_known(model: nn.Module, inputs: Tensor) -> None:

@@ -57,8 +57,6 @@ class ModuleHooks:
 
 
 class AttentionHooks(ModuleHooks):
-    """Attention callbacks for the hook points of a layer."""
-
     def __init__(self, tap: AttentionHookPoint) -> None:
         self._tap = tap
 

@@ -21,7 +21,7 @@ class RecurrentSpec:
         num_layers: number of stacked layers.
         width: number of coordinates of a state.
         learn_initial: True learns the first state.
-        gates: number of matrix products of each input in a step.
+        gates: number of weight matrices for x_t, and for h_{t-1}: 1 (RNN), 3 (GRU) or 4 (LSTM).
         kept: activations per coordinate and step that the backward pass needs.
         num_states: number of state vectors of a layer.
     """
@@ -128,7 +128,7 @@ class Recurrent(SequenceModel):
 
     Args:
         spec: RNN, LSTM or GRU.
-        model_io: input and output sizes.
+
         generator: random generator of the weights.
     """
 

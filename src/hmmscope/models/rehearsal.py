@@ -362,7 +362,7 @@ class _Rehearsed:
             return ""
         return (
             f"the model predicts the current token instead of the next ({echoes:.0%} of positions, mean probability "
-            f"{believed:.2f}; the next token repeats at {repeats:.0%}): check whether its outputs are shifted by one"
+            f"{believed:.2f}; both tokens are equal at {repeats:.0%}): check whether its outputs are shifted by one"
         )
 
 

@@ -33,9 +33,9 @@ class TransformersModel(EncodedModel):
         fields: fields of the configuration, without the width.
         body: class name of the layers.
         width: width of the residual stream.
-        model_io: input and output sizes.
+
         generator: random generator of the weights.
-        reads_positions: True if the layers have positions.
+        reads_positions: True if the layers accept position numbers.
         attention: name of the attention module in a layer, if any.
         options: options passed to the layers at every call.
 

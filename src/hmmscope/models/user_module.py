@@ -64,7 +64,7 @@ class UserModule(SequenceModel):
 
     Args:
         module: map from tokens (batch, time), or vectors, to logits; see `logits_of`.
-        model_io: input and output sizes.
+
         seed: seed of dropout and other random numbers of the module.
     """
 
