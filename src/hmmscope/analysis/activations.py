@@ -253,7 +253,7 @@ def read_stream(
     first: int = 0,
     stay: bool = False,
 ) -> Float[Tensor, "layer example feature"]:
-    """Capture activations after given observations; the examples of a sample are adjacent.
+    """Capture activations after given observations; an example is one time of one sample, in the order of samples.
 
     Args:
         model: any module.
@@ -285,7 +285,7 @@ def read_stream(
 
 
 def _require_axes(model: nn.Module, names: Sequence[str], tokens: Tensor) -> None:
-    """Raise InputError unless activations have the axes (batch, time, feature), in a call with unequal sizes."""
+    """Raise InputError unless activations have the axes (batch, time, feature)."""
     if is_of_library(model):
         return
     for time in (tokens.shape[1] - 1, tokens.shape[1]):

@@ -24,7 +24,7 @@ def attention_map(
     Args:
         model: model with hook points ``blocks.<layer>.attention.pattern`` (batch, head, query, key).
         dataset: samples.
-        num_samples: number of samples; of recorded sequences, at most one per window.
+        num_samples: number of samples; for recorded sequences, at most the number of windows.
         max_offset: largest distance between the last token and a key.
         seed: seed of the bootstrap.
 

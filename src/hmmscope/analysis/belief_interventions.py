@@ -76,8 +76,8 @@ def belief_interventions(
 
     The control ``random`` uses a random map of equal rank in the whitened stream (for ``set``: a random change of equal
     norm). The control ``whole`` replaces the whole stream by x' (``swap``) or by its mean (``ablate``). Let exact(b) be
-    the exact answer for the belief b, and D the distance of `metric`. The value of ``set`` and ``swap`` is the fraction
-    of the distance that the edit closes,
+    the exact answer for the belief b, and D the distance that the column `metric` names. The value of ``set`` and
+    ``swap`` is the fraction of the distance that the edit closes,
 
         1 - D(exact(b'), model after) / D(exact(b'), model before).
 
@@ -162,7 +162,7 @@ class _InterventionData:
         if hmms is not None:
             components = torch.arange(len(batch.tokens))
         self.donor, kept = (components.roll(-1), components) if hmms is not None else _others(components)
-        require(len(kept) > 0, "num_samples", "must leave two samples of the same component to edit", num_samples)
+        require(len(kept) > 0, "num_samples", "must leave at least two samples of one component to edit", num_samples)
         self.changed, self.tokens = self.first + kept, batch.tokens[kept]
         asked, process = make_target(answer, dataset.process, dataset.layout), dataset.process
         self._asked, self.of_vectors = asked, process.real_valued and answer != "belief"
@@ -215,7 +215,7 @@ def _positions(dataset: ProcessDataset, count: int) -> list[int]:
 def _edits(
     fit: AffineFit, x_BTD: Tensor, task: _InterventionData, num_random: int, seed: int
 ) -> Iterator[tuple[str, str, list[list[Edit]]]]:
-    """Yield (intervention, subspace, edits by position) for one layer."""
+
     own_BPD, train_ND = x_BTD[task.changed][:, task.times], x_BTD[: task.first].flatten(0, 1)
     other_BPD, mean_D = own_BPD[task.donor], train_ND.mean(0)
     wanted = task.beliefs[task.changed][:, task.times][task.donor]

@@ -83,7 +83,7 @@ class BeliefMap(Shown, Tabular):
         read: belief as read from the layer (point, state); entries may be negative.
         control: belief as read from the first untrained control, or None.
         r2, low, high: held-out R², with its 95 % interval.
-        share: fraction that the map explains of the variance that untrained controls leave unexplained.
+        share: explained fraction of the variance that untrained controls leave unexplained.
         from_prediction: R² of an affine map from the exact prediction to the belief.
         step: training step, if known.
         length: number of observations per sample.
@@ -363,7 +363,6 @@ class BeliefReader(Shown):
         return (values if shown is None else values[shown])[: len(self.points)].numpy()
 
     def fit(self, model: nn.Module, name: str) -> AffineFit:
-        """Fit the map from one layer to the belief."""
         inside = self.inside[0]
         train = torch.arange(len(self.belief)) < (3 * self.num_samples // 4) * len(self.times)
         train = train if inside is None else train & inside

@@ -33,13 +33,13 @@ def belief_space(
 
         dimension        effective dimension (Σ λ)² / Σ λ² of the principal variances λ of belief M
         moved            fraction of the stream's variance that the belief explains through M
-        joint            rank of the belief
+        joint            dimension of the space that the beliefs span
         factored         fraction of the stream's variance that the factors' beliefs explain, divided by `moved`
-        sum              sum of the ranks of the factors' beliefs
+        sum              the same for the beliefs of each factor, summed over factors
         overlap          mean squared cosine of the principal angles between two factors' subspaces
         random overlap   the value of `overlap` for random subspaces of the same dimensions
 
-    The last four quantities need a process of several factors.
+    The last four quantities need `num_factors` > 1.
 
     Args:
         model: any module.
@@ -52,7 +52,7 @@ def belief_space(
         Rows (layer, layer_name, quantity, value, samples).
 
     Raises:
-        InputError: the process has no belief states, or its number of states is not a power of order `num_factors`.
+        InputError: the process has no belief states, or its number of states is not k^num_factors for a whole number k.
 
     Source: Shai et al. (2026), "Transformers learn factored representations".
     """

@@ -53,7 +53,7 @@ def constrained_updates(
         Rows (quantity, key, value, predicted, samples).
 
     Raises:
-        InputError: the dataset or the model is of another kind.
+        InputError: the dataset or the model does not fit this description.
 
     Source: Piotrowski, Riechers, Filan and Shai (2025).
     """

@@ -153,7 +153,7 @@ class EvaluateOptions:
     Attributes:
         first: Index of the first sample.
         block_length: Number of positions per block of block chain-of-thought; 0 for none.
-        ngram_order: Longest context, in symbols, of baselines fitted to the training part.
+        ngram_order: Longest context, in symbols, of baselines fitted to the training part of recorded sequences.
         ngrams: N-gram baselines that are already tuned (default: they are tuned on other samples).
 
     Raises:
@@ -195,7 +195,7 @@ def evaluate(
     Args:
         model: map from tokens (batch, time) or vectors to outputs (batch, time, output).
         dataset: samples to score.
-        num_samples: number of samples; at most all windows of recorded sequences.
+        num_samples: number of samples; for recorded sequences, at most the number of windows.
         baselines: True adds n-gram baselines.
         target: "observation", "belief" or a `Target`.
         observers: further processes that predict next observations, by name, such as a fitted HMM.
@@ -424,7 +424,7 @@ def curves(
     target: str = "observation",
     block_length: int = 0,
 ) -> list[dict]:
-    """Tabulate the metrics of `evaluate` by position and by demonstrations.
+    """Tabulate the metrics of `evaluate` by position and by number of demonstrations.
 
     Args:
         model: see `evaluate`.

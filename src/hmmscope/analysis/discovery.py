@@ -68,7 +68,7 @@ def automaton(
         Rows (quantity, value, exact, samples); `exact` is the value for the process itself.
 
     Raises:
-        InputError: the dataset is of another kind, or words are longer than the samples.
+        InputError: the dataset does not fit this description, or words are longer than the samples.
 
     Source: Hsu, Kakade, Zhang (2009) for the operators; see `extract_automaton`.
     """

@@ -208,7 +208,7 @@ def crossing_length(
 def fit_start(
     losses: Sequence[Sequence[float | None]], positions: Sequence[int], error_rate: float, *, last: int = 3
 ) -> int | None:
-    """Return the least position from which all positions are fitted, or None."""
+    """Return the least position from which on all positions are fitted, or None."""
     start = None
     fitted = fitted_positions(losses, positions, error_rate, last=last)
     for position, good in zip(reversed(positions), reversed(fitted), strict=True):

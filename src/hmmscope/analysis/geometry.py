@@ -150,7 +150,7 @@ class ExactBeliefs(Shown):
         return self.read(self.values[PREDICTION][None], target, **options).r2()[:, 0]
 
     def ceiling(self, target: str) -> float:
-        """Return the test R² of the best estimate of a target from the observations."""
+        """Return the highest possible test R²: that of the mean of a target given the observations."""
         if target != BELIEF or MIXED_BELIEF not in self.values:
             return 1.0
         test = _split(len(self.belief), self.num_samples)
@@ -185,7 +185,7 @@ def geometry(
         model: any module.
         dataset: samples of a process with beliefs, or any samples if `options` has an `observer`.
         layers: module names (default: the residual stream).
-        num_samples: number of samples; at most all windows of recorded sequences.
+        num_samples: number of samples; for recorded sequences, at most the number of windows.
         ridge: penalty of the regression.
         seed: seed of permutation and bootstrap.
         options: see `InstrumentOptions`.
@@ -194,9 +194,9 @@ def geometry(
         Rows (target, targets "true" or "shuffled", layer, layer_name, r2, low, high, fitted, ceiling, from_prediction,
             samples, twins, share, share_low, share_high, beyond_twins). `fitted` is the R² on training samples,
             `ceiling` the R² of the best estimate from the observations, `from_prediction` the R² of an affine map from
-            the exact prediction, `twins` the mean R² of the untrained controls, and `share` the fraction that the
-            model explains of the variance they leave unexplained; `beyond_twins` is its verdict
-            (`ExplainedFraction.verdict`). 95 % intervals are over test samples, for `share` also over controls.
+            the exact prediction, `twins` the mean R² of the untrained controls, and `share` the explained fraction of
+            the variance that they leave unexplained; `beyond_twins` is its text, or why it is unknown. 95 % intervals
+            are over test samples, for `share` also over controls.
 
     Raises:
         InputError: the process has no belief states, or a layer is unknown.

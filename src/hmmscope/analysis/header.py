@@ -36,7 +36,7 @@ class HeaderOptions:
     """Options of `header`.
 
     Attributes:
-        num_hmms, num_pools: Number of HMMs in each pool, and number of pools, that estimate ``bayes``; 0 omits it.
+        num_hmms, num_pools: Number of HMMs in each pool, and number of pools, to estimate ``bayes``; 0 omits ``bayes``.
         num_fits: Number of samples to which Baum-Welch is applied; 0 omits ``baum-welch``.
         positions: Numbers of observations after which Baum-Welch predicts (default: 1, 2, 4, ...).
         ngrams: True adds n-gram baselines.

@@ -64,7 +64,7 @@ def bootstrap_ratio(
 
 
 def least_z(count: int, alarm: float) -> float:
-    """Return the z that the mean of `count` normal samples, in standard errors, exceeds with probability `alarm`.
+    """Return the t-statistic (mean / standard error) that `count` normal samples exceed with probability `alarm`.
 
     The tail of Student's t beyond sqrt(degrees) / tan(u) is the integral of sin(v)^(degrees - 1) over 0 < v < u,
     divided by the integral over 0 < v < π.

@@ -132,7 +132,8 @@ def mechanisms(model: nn.Module, dataset: ProcessDataset, *, num_samples: int = 
     Args:
         model: model with hook points ``blocks.<n>.attention.mixed`` and ``residual.<n>``.
         dataset: samples; the last sequence, of at least five observations, is read.
-        num_samples: number of samples; at most all windows of recorded sequences; the last quarter tests the maps.
+        num_samples: number of samples, for recorded sequences at most the number of windows; the last quarter tests the
+            maps.
         seed: seed of the bootstrap.
 
     Returns:

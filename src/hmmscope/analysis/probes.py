@@ -48,7 +48,7 @@ class ProbeData(Shown):
         samples: sample index of each example (example,); all examples of a sample either train or test the probe.
         num_classes: number of classes.
         ceiling: accuracy of the exact posterior's most likely class; 1 for observed labels.
-        inside: mask (every,), False for padding and missing values, or None.
+        inside: mask of the examples before padding and missing values are dropped (every,), or None.
     """
 
     features: Float[Tensor, "layer example feature"]
@@ -169,7 +169,7 @@ def probe(
         dataset: samples; the target ``component`` needs a mixture.
         target: name of the target (default: ``component`` for a mixture, otherwise ``belief``).
         layers: module names (default: the residual stream).
-        num_samples: number of samples; at most all windows of recorded sequences.
+        num_samples: number of samples; for recorded sequences, at most the number of windows.
         shuffled_labels: True adds the control with permuted labels.
         seed: seed of permutation and bootstrap.
         options: see `InstrumentOptions`.
@@ -253,7 +253,7 @@ def reading_times(dataset: ProcessDataset, target: str) -> np.ndarray:
     last = layout.sequence_index == layout.sequence_index[-1]
     times = np.flatnonzero(last & (layout.position_in_sequence >= MAX_DISTANCE))
     if not len(times):
-        raise InputError(f"layout: the last sequence must be longer than {MAX_DISTANCE} for target {target}")
+        raise InputError(f"layout: the last sequence needs over {MAX_DISTANCE} observations for target {target}")
     return times
 
 

@@ -1,7 +1,7 @@
 """Untrained controls: networks of the same architecture with new initial weights.
 
-Instruments report the fraction explained beyond controls: of the variance that controls leave unexplained, the part
-that the network explains,
+Instruments report the fraction explained beyond controls. It is the fraction by which the network's unexplained
+variance is below that of the controls,
 
     share = 1 - (1 - R²) / mean over controls (1 - R²_control)
 
@@ -66,7 +66,6 @@ class InstrumentOptions:
             require_count("num_points", self.num_points)
 
     def num_controls_or(self, default: int = NUM_TWINS) -> int:
-        """Return `num_controls`, or `default` if it is None."""
         return default if self.num_controls is None else self.num_controls
 
     def without(self, **unused: str) -> "InstrumentOptions":
@@ -91,7 +90,7 @@ class UntrainedControls(Shown):
 
 @dataclass(frozen=True, repr=False)
 class ExplainedFraction(Shown):
-    """The fraction that a network explains of the variance (or errors) that untrained controls leave unexplained.
+    """A network's explained fraction of the variance (or errors) that untrained controls leave unexplained.
 
     Attributes:
         read: R² or accuracy of the network.
