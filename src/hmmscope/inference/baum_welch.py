@@ -110,8 +110,8 @@ def fit_baum_welch(
     With `pseudo_count` c the fit is the posterior mode under Dirichlet(1 + c) priors of rows. Zeros in `start` stay
     zero.
 
-    At least three restarts run. The search ends when the log-likelihoods of the best two restarts differ by at most
-    `agreement` nats per observation or 0.1 nats in total. Each restart runs ten iterations from each of `num_tries`
+    At least three restarts run. The search ends when the log-likelihoods of the best two restarts differ by at most the
+    larger of 0.1 nats and `agreement` nats per observation. Each restart runs ten iterations from each of `num_tries`
     random starts, and continues from the best result. Every second random start favours self-transitions.
 
     Source: Baum et al. (1970); short runs: Biernacki, Celeux and Govaert (2003).
@@ -258,9 +258,8 @@ def fit_stream(
     Args:
         batches: Batches of symbols in [0, V), each (batch, time), or `PackedSequences`.
         start: Initial model; its zeros stay zero.
-        fixed: See `fit_baum_welch`.
+        fixed, pseudo_count: See `fit_baum_welch`.
         exponent: Exponent of the decay of rate_k, in (1/2, 1].
-        pseudo_count: Number added to each expected count; at least 0.
     """
     require(0.5 < exponent <= 1, "exponent", "must be in (1/2, 1]", exponent)
     require(pseudo_count >= 0, "pseudo_count", "must be at least 0", pseudo_count)

@@ -31,8 +31,8 @@ def r_hat(draws: Array) -> Array:
 def effective_sizes(draws: Array) -> tuple[Array, Array]:
     """Compute the effective sample sizes of the bulk and of the tails; both are NaN for constant draws.
 
-    The tail size is the smaller of the sizes at the 5 % and the 95 % quantile. Geyer's initial monotone sequence
-    truncates the sum of autocorrelations.
+    The tail size is the smaller of the sizes of the events that a draw is below the 5 % or the 95 % quantile. Geyer's
+    initial monotone sequence truncates the sum of autocorrelations.
 
     Source: Vehtari et al. (2021), see `r_hat`.
 

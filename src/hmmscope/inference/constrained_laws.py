@@ -23,7 +23,7 @@ _FLOOR = 1e-12
 
 @dataclass(frozen=True, eq=False, repr=False)
 class ConstrainedRows(Shown):
-    """Prior of constrained rows: density ∝ product over tied groups of value^(concentration - 1), plus counts if given.
+    """Prior of constrained rows: density ∝ product over tied groups of value^(concentration - 1); counts add to exponents.
 
     Attributes:
         rule: Constraints on the rows.
@@ -81,7 +81,7 @@ class ConstrainedRows(Shown):
         return found
 
     def _move(self, values: Array, seen: Array, before: Array, random: np.random.Generator) -> None:
-        """Update groups tied across rows by slice sampling along random lines, which preserve row sums."""
+        """Update groups tied across rows by slice sampling along random lines."""
         blocks = list(itertools.compress(self._blocks, self._linked))
         own = np.unique(np.concatenate([block for block, _, _ in blocks]))
         sums = np.zeros((len(blocks), len(own)))
@@ -109,7 +109,7 @@ class ConstrainedRows(Shown):
         values[own] = at
 
     def log_density(self, rows: Array, counts: Array) -> Array:
-        """Return the log density of rows (N, ...) given counts minus the log density without counts (N,)."""
+        """Return the log posterior density of rows (N, ...) given counts, minus their log prior density (N,)."""
         found: Array = (self.factors(rows) * counts).reshape(len(rows), -1).sum(1) - self.log_mean(counts)
         return found
 
@@ -118,14 +118,14 @@ class ConstrainedRows(Shown):
         return np.log(np.where(free, rows, 1.0))
 
     def log_mean(self, counts: Array) -> Array:
-        """Return log E[product of free entry^count] (N,) over the distribution without counts."""
+        """Return log E[product of free entry^count] (N,) under the prior."""
         seen, found = self.pooled(counts), np.zeros(len(counts))
         for own, total, copies in self._blocks:
             found += seen[:, own] @ np.log(total / copies) + self._log_mean(seen[:, own])
         return found
 
     def log_marginal(self, counts: Array) -> float:
-        """Return log E[product of entry^count] over the distribution without counts."""
+        """Return log E[product of entry^count] under the prior."""
         fixed = self.rule.fixed.ravel()
         here = (self.rule.groups.ravel() < 0) & (counts.ravel() > 0)
         with np.errstate(divide="ignore"):

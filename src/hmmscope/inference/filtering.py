@@ -32,7 +32,7 @@ class FilterResult(Shown):
         first_observation: P(o_0) (symbol,).
         log_likelihood: log P(o_0..o_{T-1}) (batch,), in nats; -inf if impossible.
         log_likelihood_terms: log P(o_t | o_0..o_{t-1}) (batch, time); -inf from `impossible_at` on.
-        impossible_at: First t at which o_0..o_t has probability zero (batch,), or -1; then beliefs are zero.
+        impossible_at: First t at which o_0..o_t has probability zero (batch,), or -1; beliefs from t on are zero.
     """
 
     beliefs: Float64[Tensor, "batch time state"]

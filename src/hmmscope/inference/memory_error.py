@@ -117,7 +117,7 @@ def fit_decay(
 ) -> DecayFit:
     """Fit a least-squares line to ln(error) against memory length.
 
-    The default `first` is the second length. Choose `last` well below the `time` of `memory_error`; near it errors drop.
+    The default `first` is the second length. Choose `last` well below the `time` of `memory_error`, near which errors drop.
 
     Args:
         lengths: Memory lengths, ascending.

@@ -1,4 +1,4 @@
-"""Selection of the number of states by the Bayesian information criterion (BIC)."""
+"""Selection of the number of states by the Bayesian information criterion (BIC) or the evidence."""
 
 import math
 import time
@@ -101,7 +101,7 @@ class StateCountPosterior:
     def interval(self, chosen: int) -> tuple[int, int]:
         """Return the central 95 % interval.
 
-        The interval includes `chosen`, and numbers whose tail probability may exceed 2.5 % within the evidence's error.
+        The interval includes `chosen`, and numbers whose probability may exceed 2.5 % within the evidence's error.
         """
         sizes, below = sorted(self.shares), 0.0
         low = high = sizes[0]

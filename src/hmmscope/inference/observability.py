@@ -121,7 +121,7 @@ def future_distribution(
 ) -> Float64[Tensor, "batch time word"]:
     """Compute P(o_{t+1} .. o_{t+k} | o_0..o_t).
 
-    Source: [MultiTask] Theorem 2, whose target it is.
+    Source: the target of [MultiTask] Theorem 2.
 
     Args:
         hmm: HMM with S states and V symbols.
