@@ -218,7 +218,7 @@ def _log_wishart(degrees: Tensor, scale: Tensor) -> Tensor:
 class GammaRates(Shown):
     """Gamma prior of Poisson rates.
 
-    rate ~ Gamma(strength, strength / mean); after n counts x, Gamma(strength + sum x, strength / mean + n)
+    rate ~ Gamma(shape a, rate a / centre) with a = prior_strength; after n counts x, Gamma(a + sum x, a / centre + n)
 
     Attributes:
         centre: Mean rates (coordinate,).
