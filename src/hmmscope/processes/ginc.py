@@ -1,4 +1,4 @@
-"""A GINC-like mixture."""
+"""A mixture like GINC (generative in-context learning)."""
 
 from dataclasses import dataclass
 

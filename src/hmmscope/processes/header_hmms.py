@@ -207,7 +207,7 @@ class HeaderHMMsSpec(HeaderSpec):
             attempts *= 16
             if attempts > _ATTEMPTS:
                 raise InputError(
-                    f"without: {', '.join(self.without)} exclude nearly all HMMs of this family; leave out fewer regions"
+                    f"without: {', '.join(self.without)} exclude nearly all HMMs of this family; exclude fewer regions"
                 )
 
 

@@ -87,7 +87,7 @@ class HMMParams(Shown, ABC):
 
     @abstractmethod
     def tables(self, component: int) -> tuple[Tensor, Tensor, Tensor]:
-        """Return P(observation 0, state 0) (V, S), step matrices (1 or V, S, S), and emission factors (V or 0, S)."""
+        """Return P(observation 0, state 0) (V, S), step matrices (1, S, S) or (V, S, S), and emissions (V, S) or (0, S)."""
 
     def all_tables(self) -> tuple[Tensor, Tensor, Tensor]:
         each = [self.tables(component) for component in range(len(self.initial_MS))]

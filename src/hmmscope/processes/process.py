@@ -129,7 +129,7 @@ class Process(StateMethods, ABC):
 
     @cached_property
     def component_weights(self) -> Float64[Tensor, "component"]:
-        """Probabilities of the components; a single process has one component."""
+        """Probabilities of the components."""
         return torch.ones(1, dtype=torch.float64)
 
     @cached_property

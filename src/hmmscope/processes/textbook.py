@@ -74,7 +74,7 @@ class RRXORSpec:
 class GoldenMeanSpec:
     """The golden mean process: no two zeros in a row.
 
-    Entropy rate at one half: (2/3) ln 2.
+    The entropy rate is (2/3) ln 2 if `zero_probability` is 1/2.
 
     Source: Crutchfield and Feldman (2003).
     """
@@ -95,7 +95,7 @@ class GoldenMeanSpec:
 class EvenSpec:
     """The even process: blocks of ones have even length.
 
-    Entropy rate at one half: (2/3) ln 2.
+    The entropy rate is (2/3) ln 2 if `zero_probability` is 1/2.
 
     Source: Crutchfield and Feldman (2003).
     """
