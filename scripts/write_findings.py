@@ -79,7 +79,7 @@ _HEAD = """# Which claims of the papers hold
 
 The two papers together make 100 headline claims that a measurement or a computation can decide:
 {counts}. Most undecided claims need longer training or longer sequences than we could
-afford. The [ledger](ledger.md) of {made} lists the verdicts; `make article` typesets a report of them as PDF.
+afford. The [ledger](ledger.md) of {made} lists all answers; `make article` typesets a report of them as PDF.
 
 ## How to read the answers
 
@@ -97,10 +97,10 @@ training.
 If a claim covers several cases, such as tasks, the case with the weakest support decides. The *margin* of a rule is the
 smallest effect that matters; for a rule without such an effect, it is the bound of the rule. A test is fair only if its
 *preconditions* hold: *regime* (process and data are like those of the paper), *learned* (the model is better than its
-control), *converged* (the answer would stay the same if a further doubling of the training changed the effect as much
+control), *converged* (the answer would stay the same if another doubling of the training changed the effect as much
 as the last doubling did), *power* (the rule seldom errs in simulations with this number of seeds), and *room* (the
-setting allows a large effect). An answer is *exploratory* if its rule was written or changed after we saw data; new
-data can confirm it.
+largest effect that the setting allows exceeds a minimum). An answer is *exploratory* if its rule was written or changed
+after we saw data; new data can confirm it.
 
 Each answer is followed by its scope: the models and sizes for which it holds. Square brackets contain 95 % intervals over
 seeds (or processes). We changed [the decision rules](experiments.md#the-ledger) on 2026-11-25 and 2026-11-28 ([list of
@@ -186,7 +186,7 @@ def reasons(entry: dict[str, Any], ledger: dict[str, dict[str, Any]], plans: dic
             f"The precondition *{gate['name']}* fails: {gate['text']}." for gate in row["gates"] if not gate["is_open"]
         ]
         told += (
-            [f"With this spread between seeds, about {row['seeds_needed']} seeds would decide the claim."]
+            [f"If the spread between seeds stays the same, about {row['seeds_needed']} seeds would decide the claim."]
             if row["seeds_needed"]
             else []
         )
@@ -274,7 +274,7 @@ def page() -> str:
             f"* **{word[0].upper()}{word[1:]}**: {meaning}\n"
             for word, meaning in {
                 **MEANINGS,
-                "INVALID": "a model is better than the exact optimum; nothing is decided.",
+                "INVALID": "a model is better than the exact optimum, so there is a leak or an error, and no claim is decided.",
             }.items()
         ),
         tables="\n".join(glance(papers[name], ledger) for name in ("MultiTask", "Limits")),
