@@ -169,7 +169,7 @@ def sensitivity(rows: list[dict[str, Any]]) -> str:
         for row in rows
         if row["verdict"] in DECIDED
     )
-    return table((0.36, 0.22, 0.13, 0.23), ("claim", "rule", "power", "turns with"), cells)
+    return table((0.36, 0.22, 0.13, 0.23), ("claim", "rule", "power", "changes with"), cells)
 
 
 def appendix(rows: list[dict[str, Any]]) -> str:
@@ -191,7 +191,7 @@ def headline(row: dict[str, Any], told: tuple[str, str] | None) -> str:
     if row["power"] is not None:
         parts.insert(4, rf"\emph{{Power:}} {row['power'][0]:.2f}, {row['power'][1]:.2f}.")
     if row["fragile"]:
-        parts.insert(-2, rf"\emph{{Turns with:}} {as_latex(', '.join(row['fragile']))}.")
+        parts.insert(-2, rf"\emph{{Changes with:}} {as_latex(', '.join(row['fragile']))}.")
     if row["verdict"] not in DECIDED and told is not None:
         parts.append(rf"\emph{{Would be decided by:}} {as_latex(told[0])} Machine: {as_latex(told[1])}.")
     return " ".join(parts) + "\n"
@@ -228,7 +228,7 @@ def runs(rows: list[dict[str, Any]]) -> tuple[str, str, float]:
                 as_latex(machine.get("date", "")),
             )
         )
-    head = ("experiment", "what it is", "scale", "seeds", "core-hours", "kept")
+    head = ("experiment", "title", "scale", "seeds", "core-hours", "stored")
     by_part = [
         (paper, scale, str(len(own)), number(sum(own.values()))) for (paper, scale), own in sorted(parts.items()) if own
     ]

@@ -114,7 +114,7 @@ def section(number: int, row: dict[str, Any], said: dict[str, str]) -> str:
 def fragile(row: dict[str, Any]) -> list[str]:
     """Return a line with the changes that alter a decided verdict; none if the verdict is not decided."""
     if row["fragile"]:
-        return [f"fragile: turns with {', '.join(row['fragile'])}"]
+        return [f"fragile: changes with {', '.join(row['fragile'])}"]
     return ["not fragile"] if row["verdict"] in DECIDED else []
 
 

@@ -46,9 +46,9 @@ def test_plans_name_headlines_once_and_as_many_seeds_as_their_rows() -> None:
                 assert plan["seeds"] >= needed, name
 
 
-def test_the_appendix_has_effect_power_and_what_turns_each_headline(rows: list[dict[str, Any]]) -> None:
+def test_the_appendix_has_effect_power_and_what_changes_each_headline(rows: list[dict[str, Any]]) -> None:
     whole = article.headline(next(row for row in rows if row["fragile"] and row["power"]), None)
-    for word in ("Measured:", "Rule:", "Effect:", "Power:", "Turns with:", "Differs:"):
+    for word in ("Measured:", "Rule:", "Effect:", "Power:", "Changes with:", "Differs:"):
         assert word in whole
     assert "Would be decided by:" in article.headline(rows[0] | {"verdict": "not tested"}, ("This.", "one core"))
 
