@@ -560,10 +560,10 @@ def changes(before: list[dict[str, Any]], entries: Sequence[LedgerRow]) -> list[
             continue
         was = answer_of(known[name]) if known.get(name) else "new"
         lines.append(f"| `{name}` | {was} | {answer_of(finding.verdict)} | {_why(entry)} |")
-    lines += [""] + [f"Of questions that were *found*, {len(names)} are {what}." for what, names in became.items()]
-    lines += [f"Open are {', '.join(became['open'])}."] if "open" in became else []
+    lines += [""] + [f"{len(names)} questions have the new verdict *{what}*." for what, names in became.items()]
+    lines += [f"The open questions are {', '.join(became['open'])}."] if "open" in became else []
     gone = sorted(known.keys() - {entry.claim.name for entry in entries})
-    return [*lines, *([f"Gone are {', '.join(f'`{name}`' for name in gone)}."] if gone else [])]
+    return [*lines, *([f"Removed claims: {', '.join(f'`{name}`' for name in gone)}."] if gone else [])]
 
 
 def _why(entry: LedgerRow) -> str:
