@@ -156,10 +156,8 @@ BATCH = hs.ProcessDataset("mess3", length=4)[0:2]
         (lambda: hs.fit_length([[1.0]], 2, 0.5), "positions"),
         (lambda: hs.symmetric_channel(np.zeros(2), 0.5), "size"),
         (lambda: hs.symmetric_channel(2, "a"), "observability"),
-        (
-            lambda: hs.constrained_updates(MODEL, hs.ProcessDataset("mess3", length=9), num_distances=1j),
-            "num_distances",
-        ),
+        (lambda: hs.constrained_updates(MODEL, CORPUS, num_distances=1j), "num_distances"),
+        (lambda: hs.belief_space(rnn(), CORPUS, layers=[]), "layers"),
         (lambda: hs.fit_length([[1.0]], [1], ()), "error_rate"),
         (lambda: hs.stationary_distribution(torch.tensor(0.5)), "process"),
         (lambda: hs.stationary_distribution(torch.zeros(2, 2, dtype=torch.complex64)), "process"),

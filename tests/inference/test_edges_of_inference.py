@@ -137,6 +137,8 @@ ROOM: list[tuple[Any, str, int]] = [
     (lambda: mixing.forgetting_curve(HMM, 3, num_samples=50), "mixing_time", 8 * 50 * 4),
     (lambda: continuations.forecast(HMM, SEEN, 3, num_draws=20), "forecast", 8 * 20 * 3),
     (lambda: entropy.block_entropies(HMM, 5), "block_entropies", 8 * 2**5),
+    (lambda: entropy.entropy_rate(HMM, num_samples=2**14, length=9), "entropy_rate", 8 * 9 * 2**14),
+    (lambda: hs.make_model("rnn", num_symbols=3), "make_model", 4 * 3 * 8),
     (lambda: observability.observability(HMM, 3), "observability", 8 * 2 * 2**3),
     (lambda: observability.future_distribution(HMM, SEEN, 3), "future_law|observability", 8 * 6 * 2**3),
     (lambda: observability.coefficient(HMM.emission), "observability", 8 * 2**3),

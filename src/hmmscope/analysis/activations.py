@@ -26,7 +26,7 @@ from hmmscope.models.rehearsal import failure_on_few, is_of_library
 from hmmscope.models.user_module import logits_of
 from hmmscope.models.weight_names import plain_name
 from hmmscope.progress import count_pass
-from hmmscope.schema import require_names
+from hmmscope.schema import require, require_names
 
 #: Samples per forward pass.
 BATCH = 64
@@ -132,9 +132,9 @@ def residual_layers(model: nn.Module) -> list[str]:
 
 
 def layers_read(model: nn.Module, layers: Sequence[str] | None) -> list[str]:
-    if layers is None:
-        return residual_layers(model)
-    return require_names("layers", layers)
+    names = residual_layers(model) if layers is None else require_names("layers", layers)
+    require(len(names) > 0, "layers", "must have at least one name", layers)
+    return names
 
 
 def check_layers(model: nn.Module, names: Sequence[str], *, field: str = "layers") -> None:

@@ -145,6 +145,7 @@ def entropy_rate(
     require_count("num_samples", num_samples, 2)
     require_count("length", length, 3)
     if process.real_valued:
+        require_memory("entropy_rate", 32 * num_samples * length, "choose smaller num_samples or length")
         return _of_densities(process, num_samples, length, seed)
     return rate_of_stationary(process, stationary_distribution(process), num_samples, length, seed, max_mixed_states)
 
@@ -167,6 +168,7 @@ def rate_of_stationary(
     if walk_NN is not None and len(closed_classes(walk_NN)) == 1:
         rate = float(stationary_law(walk_NN) @ torch.special.entr(reached.probability).sum(1))
         return EntropyRate(rate, rate, rate, rate, rate, True, "mixed states")
+    require_memory("entropy_rate", 32 * num_samples * length, "choose smaller num_samples or length")
     longest = max(1, int(math.log(_BOUND_WORK / process.num_states**2) / math.log(process.num_symbols)))
     bounds = _blocks(process, stationary_S, longest)
     lower, upper = 0.0 if bounds.informed is None else float(bounds.informed[-1]), float(bounds.myopic[-1])

@@ -20,19 +20,17 @@ def ratio(v: Vector, emission: NDArray[np.float64]) -> float:
 
 def programs(emission: NDArray[np.float64]) -> Callable[[Vector], Vector]:
     """Return a solver that maximizes signs @ v over vectors v with sum(v) = 0 and ||v E||_1 <= 1."""
+    # The dual has a constraint per state only: maximize t over |z_i| <= 1 and c with E z + c 1 = t signs.
     linprog = _linprog()
     num_states, num_symbols = emission.shape
-    eye, zeros = np.eye(num_symbols), np.zeros(num_states)
-    limits = np.block([[emission.T, -eye], [-emission.T, -eye], [zeros[None], np.ones((1, num_symbols))]])
-    right = np.concatenate([np.zeros(2 * num_symbols), [1.0]])
-    sum_to_zero = np.concatenate([np.ones(num_states), np.zeros(num_symbols)])[None]
-    bounds = [(None, None)] * num_states + [(0, None)] * num_symbols
+    cost = np.append(np.zeros(num_symbols + 1), -1.0)
+    bounds = [(-1, 1)] * num_symbols + [(None, None)] * 2
 
     def solve(signs: NDArray[np.float64]) -> NDArray[np.float64]:
-        cost = np.concatenate([-signs, np.zeros(num_symbols)])
-        found = linprog(cost, A_ub=limits, b_ub=right, A_eq=sum_to_zero, b_eq=[0.0], bounds=bounds, method="highs")
+        equal = np.column_stack([emission, np.ones(num_states), -signs])
+        found = linprog(cost, A_eq=equal, b_eq=np.zeros(num_states), bounds=bounds, method="highs")
         assert found.status == 0, found.message
-        best: NDArray[np.float64] = found.x[:num_states] - found.x[:num_states].mean()
+        best: NDArray[np.float64] = found.eqlin.marginals - found.eqlin.marginals.mean()
         return best / np.abs(best).sum()
 
     return solve

@@ -14,10 +14,11 @@ from torch import nn
 
 from hmmscope import registry
 from hmmscope.axes import Float, Int64, Tensor
-from hmmscope.errors import InputError
+from hmmscope.errors import InputError, ResourceError
 from hmmscope.reprs import html_table
 from hmmscope.schema import require, require_count
 from hmmscope.seeds import derived_seed, torch_generator
+from hmmscope.system_info import require_memory
 
 
 @contextmanager
@@ -343,7 +344,15 @@ def make_model(
         max_length=max_length,
         feedback_width=feedback_width,
     )
-    return build_model(spec, ports, seed)
+    cost, advice = cost_of(spec, ports, 1), "choose a smaller vocab_size, width or number of layers"
+    if cost is not None:
+        require_memory("make_model", 4 * cost.parameters, advice)
+    try:
+        return build_model(spec, ports, seed)
+    except RuntimeError as error:
+        if "allocate memory" not in str(error):
+            raise
+        raise ResourceError(f"make_model: the weights do not fit in memory; {advice}") from None
 
 
 def build_model(
