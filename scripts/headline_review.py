@@ -24,10 +24,10 @@ LEDGER = ROOT / "results" / "ledger" / "ledger.json"
 COUNT = 10
 _HEAD = """# Ten headlines, reviewed
 
-This sheet has ten of the {all} headlines of two papers, drawn by `python scripts/headline_review.py --draw {seed}`;
-`python scripts/headline_review.py` writes it from the [ledger](ledger.md). Reviewers answer for each headline: **does
-the verdict follow from this sheet, and would it mislead a reader of the paper's sentence?** They saw nothing else of
-this project, unless the answer names its author.
+This sheet has ten of the {all} headlines (main claims) of two papers, drawn by
+`python scripts/headline_review.py --draw {seed}`; `python scripts/headline_review.py` writes it from the
+[ledger](ledger.md). Reviewers answer for each headline: **does the verdict follow from this sheet, and would it mislead a
+reader of the paper's sentence?** Reviewers saw only this sheet; where the reviewer knew more, the answer names the reviewer.
 
 The papers are *On Limitation of Transformer for Learning HMMs* ([Limits]) and *Transformers as Multi-task Learners:
 Decoupling Features in Hidden Markov Models* ([MultiTask]). Both study Transformers that read observations of a hidden
@@ -38,12 +38,12 @@ Markov model (HMM).
 * **Rule**: the decision rule, with the smallest effect that matters. *At least 0.1 (above 0 for support in sign only)*:
   **supported** if the whole interval is at least 0.1; **supported in sign** if it is above 0 but includes values below
   0.1; **contradicted** if it stays below 0.1; **undecided** otherwise. *At most* is the reverse. *Between 0.95 and
-  1.05* concerns the whole interval. *Every instance*: one counterexample refutes the claim, and a few instances without
-  one are not enough to confirm it.
+  1.05*: **supported** if the whole interval is in this range. *Every instance*: one counterexample refutes the claim,
+  and a few instances without a counterexample are not enough to confirm it.
 * **Gates**: preconditions, open if they hold and closed if they fail. One closed gate makes the answer **undecided**
   (in files: *not tested*), whatever the effect; it is evidence neither for nor against the paper. *Learned*: the
   models are better than a control that learned nothing. *Matched*: the compared models had equal budgets.
-  *Converged*: training twice as long would not change the answer. *Regime*: the setting matches the paper's statement.
+  *Converged*: longer training is not expected to change the answer. *Regime*: the setting matches the paper's statement.
 * **Power**: the fraction of 1000 simulated experiments, with the real number of seeds, in which the rule gives
   *supported* if the true effect is the paper's (or twice the smallest effect that matters, if the paper prints none).
   The simulations also give the rates of two errors: denying this true effect, and confirming an effect of zero. An
@@ -55,7 +55,8 @@ Markov model (HMM).
 * **Differs**: our setting, with the paper's setting in brackets. T is the length of the sequences.
 * **Standing**: *exploratory* means that the rule was written or changed after its data were seen, or that the scale is
   small (minutes, small models; medium takes hours); new data must confirm such a verdict. *Fragile* means that the
-  verdict changes with half the margin, with twice the margin, with another definition, or without one of the seeds.
+  verdict changes if the smallest effect that matters (the margin) is halved or doubled, if the measured quantity is
+  defined differently, or if one of the seeds is left out.
 """
 _OPEN = "*not reviewed yet*"
 

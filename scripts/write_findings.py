@@ -274,7 +274,7 @@ def page() -> str:
             f"* **{word[0].upper()}{word[1:]}**: {meaning}\n"
             for word, meaning in {
                 **MEANINGS,
-                "INVALID": "a model is better than the exact optimum, so there is a leak or an error, and no claim is decided.",
+                "INVALID": "a model is better than the exact optimum, so there is a leak or an error; no claim is decided.",
             }.items()
         ),
         tables="\n".join(glance(papers[name], ledger) for name in ("MultiTask", "Limits")),

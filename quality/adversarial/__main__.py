@@ -82,26 +82,27 @@ _HEAD = """# The laboratory
 
 `make break` tries to break the guarantees of the library. It kills processes, simulates power cuts, fills disks, alters
 bytes and writes nonsense into files. It also replaces values by others of any type and structure, compares saved objects
-with the loaded ones, and measures the coverage of intervals. Each trial runs in a sandbox that can write only to a file
-system in its own memory. `make mutate` changes the source itself. Both commands write this page from all measurements so
-far; results/laboratory/ has each measurement with its seed and machine. For example,
-`make break SIZES="--only --kills 1000 --suites flaky"` runs two trials and adds to their counts. `make test` includes a
-short form.
+with the loaded ones, and measures the coverage of intervals. Each attack runs in a sandbox that can write only to a file
+system in memory. `make mutate` changes the source itself. Both commands write this page from all measurements so far;
+results/laboratory/ has each measurement with its seed and machine. For example,
+`make break SIZES="--only --kills 1000 --suites flaky"` runs two of the attacks and adds to their counts. `make test` runs
+a small part of `make break`.
 
-A mutant is the source with one small change, such as another comparison. Each draw takes a few mutants of a package at
-random and runs tests on each. The rate is the fraction of mutants that a test detected when they were drawn. The goal is
-95 % in each package; 12 of 12 detected mutants show only that the rate is at least 76 %. Since their draw, each undetected
-mutant (survivor) got a test, or was found equivalent to the original, or is named at the end with a reason. The rates are
-lower bounds, because each mutant meets tests of only 15 seconds in total (40 in earlier draws), and no test that is marked
-slow, such as those with several processes. The first draws ran only tests that execute the changed line. They omitted
-other tests of the same file, which may check results of a shared fixture, and, for code that runs on import, other tests
-that use the module.
+A mutant is the source with one small change, such as `<=` in place of `<`. Each draw takes a few mutants of a package at
+random and runs tests on each. The detection rate is the fraction of mutants that a test detected when they were drawn.
+The goal is 95 % in each package; 12 of 12 detected mutants show only that the rate is at least 76 %. Each mutant that no
+test detected (a survivor) later got a test, or was found equivalent to the original, or is listed below the table with a
+reason. The rates are lower bounds, because on each mutant we run tests of only 15 seconds in total (40 in earlier draws),
+and none that are marked slow, such as those with several processes. The first draws ran only tests that execute the
+changed line. These draws omitted other tests in the same file, which may check results of a shared fixture. For code that
+runs on import, they omitted other tests that use the module.
 
-Each row of the table is an attack on a goal. A trial is one attempt or one test, and *broken* counts the failures that are
-not fixed yet. A date is followed by the digest of the source. Fixed failures are listed below the table.
+Each row of the table is an attack on one goal (G1, G2, ...), which the second column states as failures. A trial is one
+attempt or one test, and *broken* counts the failures that are not fixed yet; fixed failures are listed below the table.
+The first digits of the source's SHA-256 follow each date.
 
-Not measured: devices that lose power, disks and file systems other than those in memory that the sandbox mounts, networks,
-several machines, and systems other than Linux. `SECURITY.md` lists the files that no seal covers.
+Not measured: real power cuts, real disks and file systems (the sandbox mounts file systems in memory), networks, several
+machines, and systems other than Linux. `SECURITY.md` lists the files that no seal (list of checksums) covers.
 """
 
 
