@@ -174,7 +174,7 @@ def reasons(entry: dict[str, Any], ledger: dict[str, dict[str, Any]], plans: dic
             case = row["unit"].partition(", ")[2]
             shown = in_digits(row["value"], row["low"], row["high"])
             seeds = None if (row["rule"] or "").startswith("all instances") else row["seeds"]
-            told.append(effect_sentence(shown, row["unit"], seeds, CASES.get(case, "")))
+            told.append(effect_sentence(shown, row["unit"], seeds, CASES.get(case, ""), seeds=seeds))
         elif row["seeds"]:
             told.append(f"The experiment has {row['seeds']} seeds.")
         told += [sensitive(row["fragile"])] if row["fragile"] else []

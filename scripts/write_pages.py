@@ -420,11 +420,11 @@ def _answers(folder: Path) -> list[str]:
     """Return the decided claims of a folder, each with its effect, and the counts of answers."""
     findings = [Finding.from_data(data) for data in store.read_json(folder / "findings.json")]
     settled = [one for one in findings if answer_of(one.verdict) not in UNSETTLED]
-    lines = []
+    lines, seeds = [], len(store.read_json(folder / "experiment.json").get("config", {}).get("seeds") or ())
     for one in settled or findings[:1]:
         shown = Effect(value=one.value, low=one.low, high=one.high, unit="") if one.value is not None else ""
         case = CASES.get(one.unit.partition(", ")[2], "")
-        effect = f" {effect_sentence(str(shown).strip(), one.unit, one.num_seeds, case)}" if shown else ""
+        effect = f" {effect_sentence(str(shown).strip(), one.unit, one.num_seeds, case, seeds=seeds)}" if shown else ""
         lines.append(f"* **{answer_of(one.verdict).capitalize()}**: {one.title} {one.operationalization}{effect}")
     return [
         *lines,

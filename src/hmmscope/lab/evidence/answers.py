@@ -25,24 +25,25 @@ _COUNTED = ("cases", "processes", "networks", "instances", "samples", "prompts",
 _AFTER = ("of ", "in ", "nats", "doublings", "layers", "positions", "bits", "steps", "times ")
 
 
-def effect_sentence(shown: str, unit: str, num_seeds: int | None = None, case: str = "") -> str:
+def effect_sentence(shown: str, unit: str, count: int | None, case: str = "", *, seeds: int | None) -> str:
     """Return the sentence about an effect, such as ``The measured effect is 0.5 [0.4, 0.6] layers (5 seeds).``
 
     Args:
         shown: the number with its interval.
         unit: unit of the effect, with the deciding case after a comma if there are several.
-        num_seeds: number of seeds, or of cases if the unit is a fraction of cases.
+        count: number of values in the mean, or of cases if the unit is a fraction of cases.
         case: name of the effect that decides.
+        seeds: number of seeds of the experiment; more values than this have another origin.
     """
     unit, _, own = ("in accuracy" if unit == "accuracy" else unit).partition(", ")
-    seeds = f" ({num_seeds} seeds)" if (num_seeds or 0) > 1 else ""
+    over = f" ({count} seeds)" if 1 < (count or 0) <= (seeds or 0) else ""
     begin = f"In the weakest case ({case or own}), which decides, the" if own else "The"
     if unit.startswith("fraction of ") and unit.endswith(_COUNTED):
-        cases = f"{num_seeds or ''} {unit.removeprefix('fraction of ')}".strip()
+        cases = f"{count or ''} {unit.removeprefix('fraction of ')}".strip()
         return f"{begin} criterion is met by a fraction of {shown} of the {cases}."
     if not unit or unit.startswith(_AFTER):
-        return f"{begin} measured effect is {shown} {unit}".rstrip() + f"{seeds}."
-    return f"{begin} measured effect ({unit}) is {shown}{seeds}."
+        return f"{begin} measured effect is {shown} {unit}".rstrip() + f"{over}."
+    return f"{begin} measured effect ({unit}) is {shown}{over}."
 
 
 def scope_of(row: Mapping[str, Any]) -> str:

@@ -36,17 +36,17 @@ def verdict_summary(findings: Sequence[Finding]) -> str:
     return ", ".join(f"{counts[answer]} {answer}" for answer in dict.fromkeys(ANSWERS.values()) if counts[answer])
 
 
-def finding_view(finding: Finding) -> dict[str, Any]:
+def finding_view(finding: Finding, seeds: int | None) -> dict[str, Any]:
     value = interval = None
     if finding.value is not None:
         value, interval = format_interval(finding.value, finding.low, finding.high)
     shown = f"{value} [{interval}]" if interval else value
-    effect = effect_sentence(shown, finding.unit, finding.num_seeds) if shown else ""
+    effect = effect_sentence(shown, finding.unit, finding.num_seeds, seeds=seeds) if shown else ""
     return vars(finding) | {"value": value, "interval": interval, "effect": effect}
 
 
 def finding_rows(experiments: Sequence[ExperimentFolder]) -> list[dict[str, Any]]:
-    found = [{one.title: finding_view(one) for one in experiment.findings} for experiment in experiments]
+    found = [{one.title: finding_view(one, num_seeds(folder)) for one in folder.findings} for folder in experiments]
     return [{"title": title, "runs": [one.get(title) for one in found]} for title in _keys(found)]
 
 

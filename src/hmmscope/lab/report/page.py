@@ -107,7 +107,7 @@ def _together(experiments: list[ExperimentFolder], labels: list[str]) -> dict[st
 
 
 def _section(experiment: ExperimentFolder, label: str, data: list[dict[str, Any]], anchor: str) -> dict[str, Any]:
-    findings = [finding_view(finding) for finding in experiment.findings]
+    findings = [finding_view(finding, num_seeds(experiment)) for finding in experiment.findings]
     figures = [figure_view(figure, data, anchor, experiment.about.experiment) for figure in experiment.figures]
     findings.sort(key=lambda finding: answer_of(finding["verdict"]) in UNSETTLED)
     return {
