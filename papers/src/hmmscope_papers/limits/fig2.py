@@ -319,7 +319,7 @@ def final_accuracy(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measu
         shown = ", ".join(f"{model_name(n)} {one.value:.4f}" for n, one in ends.items() if one is not None)
         seen.append(f"{task_title(task)} ({max(own.values('sequences')):,} sequences) {shown}")
     text = f"Mean evaluation loss after equal training: {'; '.join(seen)}. "
-    text += "If the RNN trains longer than the Transformers, its learning rate is still high at this point."
+    text += "If the RNN is trained beyond this point, its learning rate is still above its final value here."
     drifts = {task_title(task): _drift(own, partial(_lead, numbers=numbers)) for task, own in rows.by("task").items()}
     return lab.Measurement(
         effects, text, gates=_gates(tables, rows, numbers), required=titles(FOUR), last_doubling_change=drifts
@@ -383,7 +383,6 @@ def fits_longer(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measurem
 
 @lab.claim("limits-supervision-rnn")
 def supervision_rnn(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measurement:
-    """Compare the Transformer with the RNN by the mean loss on Cyclic-HARD minus that on Cyclic-DET."""
     rows = alike(tables["epochs"].where(task=[HARD, "cyclic-det"])).with_columns(value=_over_positions)
     deepest = max(layers_of(rows), default=0)
 

@@ -130,10 +130,10 @@ def _lengths_figure(tables: lab.Tables) -> lab.Figure:
         title="Fit length by number of layers",
         caption=(
             f"The fit length is {which} the evaluation loss is below the error rate, in each of the last epochs. If the "
-            "RNN fits the whole sequence, its line covers the dotted line. On tasks for which the paper claims at least "
-            "2^layers positions, a line shows this number, cut at the sequence length. The constant answer is the mean of "
-            "the exact answers. A ring marks a depth that has not converged, because its fit length changed by 7 % or "
-            "more over the second half of the training (mean over seeds). Bands are 95 % intervals over seeds."
+            "RNN fits the whole sequence, its line covers the dotted line at the sequence length. On tasks for which the "
+            "paper claims at least 2^layers positions, a line shows this number, cut at the sequence length. The constant "
+            "answer is the mean of the exact answers. A ring marks a depth that has not converged, because its fit length "
+            "changed by 7 % or more over the second half of the training (mean over seeds). Bands are 95 % intervals."
         ),
         panels=tuple(panels),
     )
@@ -301,9 +301,9 @@ def constant_depth(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measu
     deepest = each_task(fits.models(tables).where(layers=fits.deep(tables)), FORGETTING, best, "")
     short = [name for name, one in deepest.items() if one.value <= 0]
     depth = (
-        f"no depth fits {' and '.join(short)}, so depth is not the limit"
+        f"No depth fits {' and '.join(short)}, so too few layers are not the reason"
         if short
-        else "each task is fitted by some depth"
+        else "Some depth fits each task"
     )
     starts = tables["fit-lengths"].where(
         predictor="model",
@@ -320,7 +320,7 @@ def constant_depth(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measu
     text = f"{fits.by_depth(tables, FORGETTING, numbers)} "
     text += f"Error rate 0.1 minus the second largest loss over positions: {told(effects)}."
     text += f" With two layers the loss stays below 0.1 from this position on: {later}." if later else ""
-    text += f" With all depths, {depth}."
+    text += f" {depth}."
     drifts = fits.drifts_of(
         tables,
         FORGETTING,

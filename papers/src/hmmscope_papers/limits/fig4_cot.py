@@ -413,7 +413,6 @@ def block_bound(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measurem
 
 @lab.claim("limits-cot-hard")
 def cot_hard(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measurement:
-    """Measure the second largest loss over positions on Cyclic-HARD, at the best block length."""
     heard = lab.Rows(row for row in tables["errors"].where(predictor="trained") if row["block_length"])
 
     def least(own: lab.Rows) -> lab.EstimateWithError:

@@ -163,9 +163,9 @@ def _one_by_one(rows: lab.Rows) -> lab.Figure:
         name="errors-beside-the-uniform-law",
         title="Error by position, compared with a predictor that sees only the last observations",
         caption=(
-            "Curves show the error by position of the Transformer and the RNN, of the uniform distribution, and of the "
-            "Transformer before training, on the same samples; there is a panel for each backward probability. Lines are "
-            "means over seeds; bands are 95 % intervals."
+            "Curves show the error by position, on the same samples, of the Transformer before and after training, of the "
+            "RNN, and of the uniform distribution (the best answer of a predictor that sees only the last observations). "
+            "There is a panel for each backward probability. Lines are means over seeds; bands are 95 % intervals."
         ),
         panels=tuple(panels),
     )

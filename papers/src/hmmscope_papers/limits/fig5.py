@@ -25,7 +25,7 @@ _PAPER = {"head_counts": [1, 2, 4, 8, 16], "steps": 0, "rates": [0.0002, 0.001, 
 
 @registry.experiment("limits-fig5")
 class Figure5(lab.Experiment):
-    """Widths at one number of heads, heads at one width, and learning rates of that Transformer and of the RNN."""
+    """Transformers of several widths and numbers of heads, and learning rates of one of them and of the RNN."""
 
     title = "Effect of width, number of heads and learning rate on the loss"
     in_paper = "[Limits] App. C.1, on model sizes", "We choose the best configuration for the remaining of the tasks."

@@ -145,7 +145,7 @@ def _against_epoch(tables: lab.Tables) -> lab.Figure:
         name="fit-length-by-epoch",
         title="Fit length during training, with and without curriculum",
         caption=(
-            "Curves show the fit length of each epoch alone. Both trainings use equally many sequences, but with the "
+            "Curves show the fit length after each epoch. Both trainings use equally many sequences, but with the "
             "curriculum the first sequences are shorter. Bands are 95 % intervals over seeds."
         ),
         panels=tuple(panels),
@@ -194,7 +194,7 @@ def _said(tables: lab.Tables, task: str) -> str:
     for n, own in _deep(tables["fit-lengths"]).where(task=task).by("layers").items():
         both = [row["value"] for kept in (True, False) for row in own.where(curriculum=kept).pool("layers")]
         said += [f"{both[0]:.3g} and {both[1]:.3g} ({n})"] if len(both) == 2 else []
-    return f"Mean fit length in whole positions, with and without curriculum (by layers): {', '.join(said) or 'none'}."
+    return f"Mean fit length in whole positions, with and without curriculum (layers): {', '.join(said) or 'none'}."
 
 
 def _gates(tables: lab.Tables, task: str, deep: bool = True, numbers: lab.Numbers = None) -> tuple[lab.Gate, lab.Gate]:

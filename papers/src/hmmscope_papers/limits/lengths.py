@@ -111,7 +111,7 @@ def length_of(
     Args:
         rows: Evaluation losses by ``position`` with ``value``, ``low`` and ``high``, of one model and seed.
         error_rate: Loss at which the fit ends.
-        definition: "prefix" or "max", see `fit_length` (default: that of the claim's record, "prefix" in figures).
+        definition: "prefix" or "max", see `fit_length` (default: set by the claim's record; "prefix" in figures).
     """
     definition = parameter(numbers, "definition", "prefix") if definition is None else definition
     ordered = sorted(rows, key=lambda row: row["position"])
@@ -228,7 +228,7 @@ def by_depth(tables: Tables, tasks: Sequence[str], numbers: Numbers = None) -> s
         whole = {row["layers"]: row["value"] for row in counted.where(task=task).pool("layers")}
         exact = ", ".join(f"{lengths_[n].value:.3g}" for n in depths if n in lengths_)
         integers = ", ".join(f"{whole[n]:.3g}" for n in depths if n in whole)
-        said.append(f"{task_title(task)} {exact} (whole positions {integers}) of {max(own.values('position'))}")
+        said.append(f"{task_title(task)} {exact} (in whole positions {integers}) of {max(own.values('position'))}")
     layers = ", ".join(map(str, depths))
     return f"Mean 0.1-fit lengths of Transformers of {layers} layers: {'; '.join(said) or 'none'}."
 

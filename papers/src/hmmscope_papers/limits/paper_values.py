@@ -50,8 +50,8 @@ def paper_floors(
     """Compute lower bounds of the loss, averaged over positions 1 .. 120, for several instances of each process.
 
     Args:
-        tasks: Some of "cyclic-rnd" (also augmented, and with the first action hidden), "ran-hmm" and "ran-lds".
-        seed: Seed; instance i has the seed `seed` times `instances` plus i.
+        tasks: Some of "cyclic-rnd" (adds rows for its variants augmented and first action hidden), "ran-hmm", "ran-lds".
+        seed: Instance i has the seed `seed` times `instances` plus i.
         num_samples: Number of sequences.
         backward: Backward probabilities of Cyclic-RND.
         instances: Number of instances, at least 1.

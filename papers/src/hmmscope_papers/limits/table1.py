@@ -125,7 +125,7 @@ def from_printed(own: lab.Rows) -> dict[str, float]:
 
 @lab.claim("limits-table1-values")
 def table1_values(tables: lab.Tables) -> lab.Measurement:
-    """Compare differences from the reference row, because the paper counts steps differently (limits-table1-offset)."""
+    """Compare differences from the reference row, in which `PAPER_OFFSET` cancels."""
     rows = tables["mixing-times"]
     effects: dict[str, lab.Effect] = {}
     for process in COMPARED:
@@ -134,7 +134,7 @@ def table1_values(tables: lab.Tables) -> lab.Measurement:
             found = from_printed(own)
             return found[process] - found[REFERENCE] if {process, REFERENCE} <= found.keys() else None
 
-        found = over_seeds(rows, apart, "steps minus the printed difference")
+        found = over_seeds(rows, apart, "steps above the printed difference")
         effects |= {process: found} if found else {}
     known = rows.where(process=[*COMPARED, REFERENCE, CUT]).pool("process", "printed", value="capped")
     listed = "; ".join(f"{row['process']} {row['capped']:.2f}, printed {row['printed']:g}" for row in known)
@@ -150,7 +150,7 @@ def table1_lds(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measureme
     rows = tables["mixing-times"].where(process="RanLDS")
     gaps = [row["capped"] - row["printed"] for row in rows]
     known = (
-        lab.Effect.pooled(gaps, "steps minus the printed value", resolution=lab.parameter(numbers, "printed_to"))
+        lab.Effect.pooled(gaps, "steps above the printed value", resolution=lab.parameter(numbers, "printed_to"))
         if gaps
         else None
     )

@@ -62,8 +62,8 @@ class Table2(lab.Experiment):
     )
     intervals = (
         "Counts are exact. Times are processor times, or wall times on a GPU. They are medians over rounds in which all "
-        "variants take turns, short ones repeated; intervals are 95 % bootstrap intervals over rounds (1000 resamples). "
-        "Times depend on the machine and its load."
+        "variants take turns (short passes are repeated); intervals are 95 % bootstrap intervals over rounds (1000 "
+        "resamples). Times depend on the machine and its load."
     )
     sizes = {
         "smoke": _sizes(6, 1, 8, 2, 4, 3, [1, 2, 4], 0.0),

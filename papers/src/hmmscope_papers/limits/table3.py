@@ -266,7 +266,7 @@ def _learned(tables: lab.Tables, tasks: tuple[str, ...], layers: tuple[int, ...]
     def way(own: lab.Rows) -> float:
         return min((row["trivial"] - row["loss"]) / (row["trivial"] - row["floor"]) for row in own)
 
-    found = each_task(rows, tasks, way, "of the gap")
+    found = each_task(rows, tasks, way, "of the gap to the smallest possible loss")
     who = " and ".join(model_name(n) for n in layers)
     what = "a constant answer ({}, {})"
     return tuple(lab.Gate.learned(found.get(task), share, what.format(who, task)).about(task) for task in titles(tasks))
@@ -348,7 +348,7 @@ def _training_losses(rows: lab.Rows, layers: tuple[int, ...]) -> str:
 def printed_rnd_rnn(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measurement:
     floor = said_floor(tables, "cyclic-rnd", lab.parameter(numbers, "backward"))
     text = f"The smallest possible loss is {floor} nats, the entropy of the exact belief. It bounds every predictor's "
-    text += "cross-entropy on any data, so a smaller printed loss is a different quantity."
+    text += "cross-entropy on any data, so a smaller printed loss cannot be this cross-entropy."
     return lab.Measurement(
         printed_gap(tables, "cyclic-rnd", TABLE_3["cyclic-rnd"]["RNN"], lab.parameter(numbers, "backward")), text
     )

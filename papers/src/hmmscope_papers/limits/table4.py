@@ -239,9 +239,9 @@ def matmul_fails(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measure
     half, end = (product.per_seed(lambda own, share=share: level_at(own, share)) for share in (0.5, 1.0))  # type: ignore[misc]
     gate = _learned(rows, ("cyclic-det",), 1 - lab.parameter(numbers, "learned", LEARNED))
     text = (
-        f"Final training loss as a fraction of the constant answer's: {told(ends)}. In the paper MatMul has 0.46, and "
+        f"Final training loss as a fraction of the constant answer's: {told(ends)}. In the paper this fraction is 0.46 "
     )
-    text += "0.44 after 200 epochs."
+    text += "on MatMul, and 0.44 after 200 epochs."
     return lab.Measurement(ends.get("MatMul"), text, gates=(gate,), last_doubling_change=mean_change(half, end))
 
 

@@ -45,7 +45,7 @@ SIZE = {"cyclic-det": "num_states", "matmul": "dimension"}
 
 @registry.experiment(NAME)
 class Theorem52(lab.Experiment):
-    """The theorem's weights with three product gadgets, in float64, float32 and simulated arithmetic."""
+    """The theorem's weights with three ways to multiply, in float64, float32 and simulated arithmetic."""
 
     title = "A Transformer of ceil(log2 T) layers computes beliefs of deterministic HMMs"
     in_paper = (
@@ -55,8 +55,8 @@ class Theorem52(lab.Experiment):
     summary = (
         "Theorem 5.2 of [Limits] gives the weights of a Transformer with ceil(log2 T) layers that follows a "
         "deterministic HMM, or a product of orthogonal matrices, up to an error of poly(1/T) with weights of poly(T). "
-        "The network is built and run to measure its error against length and bound, its depth, the size of its "
-        "weights, and the constant of the product gadget. The exact answer comes from the filter."
+        "The network is built and run. The experiment measures its error by length, the number of layers that it needs, "
+        "the size of its weights, and the error of the units that compute products. The exact answer is the filter's."
     )
     intervals = INTERVALS
     groups = {
@@ -226,7 +226,7 @@ def _depth_figure(tables: lab.Tables) -> lab.Figure:
     measured, predicted = (ranges(fewer, "length", value=column) for column in ("first_wrong", "predicted"))
     return lab.Figure(
         name="depth",
-        title="ceil(log2 T) layers are enough, and one fewer is not",
+        title="ceil(log2 T) layers give the right states, and one layer fewer does not",
         caption=(
             f"Left: fraction of sequences with a wrong state, for length {longest} and random cycles of five states, at "
             "the powers of two and the positions after them. Right: first wrong position with one layer fewer than "

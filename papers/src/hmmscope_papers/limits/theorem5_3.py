@@ -318,7 +318,7 @@ def _normaliser_figure(rows: lab.Rows) -> lab.Figure:
             "Curves show the largest and the smallest sum of the scaled vector after each gate of the normaliser, over "
             "sampled sequences, positions and instances of RanHMM (5 states, 5 symbols), in long double. Sums of 10^40 and "
             "more are cut off. With exponents T / 2^(k+1) of gate k, the last sums lie in [1, 3]. With the printed "
-            "exponents floor(T / 2^(k+1)) they stay far above 3, and the series that the network computes from them "
+            "exponents floor(T / 2^(k+1)) they stay far above 3, where the series by which the network divides them "
             "diverges."
         ),
         panels=(panel("real", "Exponents T / 2^(k+1)"), panel("floor", "As printed, rounded down")),
@@ -383,8 +383,8 @@ def normaliser(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measureme
     wrong = sum(row["error"] is None or row["error"] > 1 for row in printed)
     errors = [math.inf if row["error"] is None else row["error"] for row in real]
     text = (
-        f"With the printed exponents the sums reach {max(row['sum_high'] for row in printed):.3g}, and the series that "
-        f"follows gives wrong answers in {wrong} of {len(printed)} processes. With real exponents and "
+        f"With the printed exponents the sums reach {max(row['sum_high'] for row in printed):.3g}, and dividing by them "
+        f"with the paper's series gives wrong answers in {wrong} of {len(printed)} processes. With real exponents and "
         f"ceil(log2(T log2 C)) stages the last sums are {low:.4g} to {high:.4g}; errors are at most {max(errors):.1e}."
     )
     return lab.Measurement(
