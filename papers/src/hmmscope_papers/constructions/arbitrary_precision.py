@@ -122,7 +122,7 @@ class FilterInBits(Shown):
         least: Lower bound on the factor by which an observation shrinks the sum (default: c).
 
     Raises:
-        InputError: The product or variant is unknown, the bound is outside (0, 1), or an HMM with zeros has no bound.
+        InputError: The product or variant is unknown, or `least` is outside (0, 1), or missing for an HMM with zeros.
 
     Source: [Limits] Theorem 5.3, App. E.
     """
@@ -147,7 +147,7 @@ class FilterInBits(Shown):
         return math.log(bound_of(self.operators, self.least))
 
     def recommended_bits(self, length: int, *, share: float = 1.0) -> int:
-        """Return p = share T (1 + ln C) / ln 2 + 24 bits; share = 3/2 suffices for every sequence."""
+        """Return p = share T (1 + ln C) / ln 2 + 24 bits; share = 3/2 gives e^-T on every sequence."""
         return math.ceil(share * length * (1 + self.log_bound) / math.log(2)) + 24
 
     def beliefs(self, observations: Int64[Tensor, " time"], bits: int | None = None) -> PreciseBeliefs:

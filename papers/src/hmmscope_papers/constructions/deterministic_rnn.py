@@ -121,7 +121,7 @@ def limits_theorem5_1(
     h_0 = [vector_0 + (α/2) 1, 0, ..],  W_dec = [I .. I],  b_dec = -(α/2) 1
 
     Blocks i and j belong to tokens. Results are exact if α/2 >= every |coordinate| of A_o vector_t. The first token is
-    the placeholder m. Equation E.8 and h_0 are corrected misprints of the paper.
+    the placeholder m. Misprints of the paper in Eq. (E.8) and h_0 are corrected.
 
     Args:
         process: See `driven_system`.

@@ -95,7 +95,7 @@ def rounded_vectors(
     require(boolean or product != "relu01", "product", "must be gelu or bilinear unless matrices are 0/1", product)
     check_tokens(tokens, systems[0].num_symbols + 1)
     check_first(tokens, systems[0].num_symbols)
-    require(tokens.shape[1] <= length + 1, "tokens", f"must be at most {length + 1} (length)", tokens.shape[1])
+    require(tokens.shape[1] <= length + 1, "tokens", f"must be at most {length + 1} long (length + 1)", tokens.shape[1])
     rnd = Rounding(bits)
     n = systems[0].num_states
     start = [system.with_identity[row] for system, row in zip(systems, tokens, strict=True)]
@@ -187,7 +187,7 @@ def _multiplied(rnd: Rounding, current: Array, previous: Array, product: Product
 def rounded_gelu_product(
     a: Float64[Tensor, " point"], b: Float64[Tensor, " point"], bits: Sequence[int], scales: Sequence[float]
 ) -> Float64[Tensor, "precision point"]:
-    """Compute `gelu_product` with every operation rounded; each row has another precision."""
+    """Compute `gelu_product` with every operation rounded; row i has `bits[i]` and `scales[i]`."""
     rnd = Rounding(bits)
     require(len(scales) == len(bits), "scales", f"must be {len(bits)} numbers, one for each precision", len(scales))
     inverse, write = _gadget_weights(rnd, np.asarray(scales, np.float64), 1)

@@ -86,7 +86,7 @@ def ridge_head(
 
 
 def prediction_heads(layout: ResidualLayout, code: PositionCode, bound: float, dtype: torch.dtype) -> AttentionHeads:
-    """Build two heads for each label that write W x of each position's own window.
+    """Build two heads for each label, which write the prediction W x from each position's own window.
 
     score[r, c] = s W_a(c) . x_r, averaged over all positions, which share W;     value: prediction_a <- s
     causal: s W_a(r) . x_c, zero unless c = r, if |W_a . x| <= 2 `bound`

@@ -93,7 +93,7 @@ def multitask_theorem1(
         options: Variants of the construction.
 
     Raises:
-        InputError: A size is out of range, there is no sample, or the gap is below rounding.
+        InputError: A size is out of range, there is no sample, or the dtype cannot distinguish the positions.
         ResourceError: The weights, or one prompt, exceed memory.
     """
     options = options_of(options, MultiTaskOptions)

@@ -105,7 +105,7 @@ class ResidualLayout:
         require_known("features", self.features, ("window", "tabular"))
         require_known("positions", self.positions, ("column", "slot", "absolute"))
         if self.num_symbols ** max(self.num_futures, self.memory_length * (self.features == "tabular")) > 2**20:
-            raise InputError("num_symbols: gives more than 2^20 joint one-hots; use fewer symbols or slots")
+            raise InputError("num_symbols: gives joint one-hots of more than 2^20 entries; use fewer symbols or slots")
 
     @property
     def num_slots(self) -> int:

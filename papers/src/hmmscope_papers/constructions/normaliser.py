@@ -10,8 +10,8 @@ Part 2 is a geometric series:
 
     c = 1 - v / 3;   S = prod_{i < κ} (1 + c^(2^i));   result x S / 3;   κ = ceil(log2((T + ln 3) / ln(3/2)))
 
-Source: [Limits] App. E, Theorem 5.3, with two corrections: the paper's exponents floor(T / 2^(k+1))
-(`exponents="floor"`) diverge, and its p (E.53) is misprinted as ReLU(1 - ReLU(-z)).
+Source: [Limits] App. E, Theorem 5.3, with two corrections: with the paper's exponents floor(T / 2^(k+1))
+(`exponents="floor"`) the series diverges, and p (E.53) is misprinted as ReLU(1 - ReLU(-z)).
 """
 
 import math
@@ -90,7 +90,7 @@ class Arithmetic(Protocol):
 
 @dataclass(frozen=True, repr=False)
 class ExactProducts(Shown):
-    """Products computed by the processor.
+    """Products computed by the processor, not by GeLU neurons.
 
     Attributes:
         one: ``np.longdouble(1)``, or 1.0 for float64.

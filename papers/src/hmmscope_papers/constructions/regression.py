@@ -131,7 +131,7 @@ class LeastSquares(Shown):
 
     @property
     def alpha(self) -> Float64[Tensor, "*batch"]:
-        """Return the smallest nonzero eigenvalue of Sigma (alpha_+)."""
+        """Return the smallest nonzero eigenvalue of Sigma."""
         return self.eigenvalues.where(self.eigenvalues > 0, torch.inf).amin(-1)
 
     @property
@@ -184,7 +184,7 @@ class LeastSquares(Shown):
     def optimisation_bound(
         self, memory_length: int, num_steps: int, learning_rate: float | Tensor
     ) -> Float64[Tensor, "*batch"]:
-        """Bound ‖(W_hat - W^(T)) x‖ by sqrt(memory_length) ‖W_hat‖ (1 - rate alpha_+)^T, for rate <= 1 / lambda_max."""
+        """Bound ‖(W_hat - W^(T)) x‖ by sqrt(memory_length) ‖W_hat‖ (1 - rate alpha)^T, for rate <= 1 / `largest`."""
         contraction = 1 - torch.as_tensor(learning_rate, dtype=torch.float64) * self.alpha
         norm = torch.linalg.matrix_norm(self.solution(), 2)
         return memory_length**0.5 * norm * contraction**num_steps

@@ -112,7 +112,7 @@ def _unit_vector(size: int, index: int) -> NDArray[np.object_]:
 
 
 def bound_of(operators: BeliefOperators, least: float | None) -> float:
-    """Return C = 1 / c, where c is the least entry or a given lower bound on an observation's factor.
+    """Return C = 1 / c, where c is `least` (see `limits_theorem5_3`) or, by default, the least entry.
 
     Raises:
         InputError: The least entry is zero and there is no bound, or the bound is outside (0, 1).
@@ -319,8 +319,8 @@ def limits_theorem5_3(
         product: "bilinear", exact but no MLP, or "gelu" (Lemma D.1).
         division: "mlp" (the normaliser), or "division" by the processor.
         exponents: "real", or the paper's misprint "floor", which diverges.
-        gelu_scale: Scale λ (default: 2^(p/3)).
-        least: Lower bound on the factor by which an observation shrinks the sum (default: c); required for zeros.
+        gelu_scale: Scale λ (default: `best_gelu_scale`).
+        least: Lower bound on the factor by which an observation shrinks the sum (default: c); required if c is 0.
         dtype: Number type of the weights; the exact normaliser uses long double.
 
     Raises:
