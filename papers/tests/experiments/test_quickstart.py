@@ -90,7 +90,7 @@ def test_retrieval_is_told_from_learning() -> None:
 
 def test_what_the_layers_hold_stands_beside_untrained_twins() -> None:
     found = judged("quickstart-layers", tables())
-    assert found.text.startswith("1 back 0.70 (0.20), ")
+    assert found.text.startswith("accuracy 1 back 0.70 (0.20), ")
     assert found.value == pytest.approx(0.625)
     unit = "of the controls' error, token one back"
     assert (found.low, found.high, found.unit) == (*map(pytest.approx, (0.525, 0.725)), unit)
@@ -103,7 +103,7 @@ def test_without_training_the_layers_hold_what_untrained_twins_do() -> None:
     nothing = experiment_named("quickstart").without_training(tables())
     assert nothing is not None
     found = judged("quickstart-layers", nothing)
-    assert found.text.startswith("1 back 0.20 (0.20), ")
+    assert found.text.startswith("accuracy 1 back 0.20 (0.20), ")
     assert (found.value, found.low, found.high) == (0, pytest.approx(-0.1), pytest.approx(0.1))
 
 

@@ -70,17 +70,17 @@ class MultiTaskFig2(PoolFigure):
         size = (
             "The variation is the standard deviation of a logit over permutations, divided by the mean size of a logit"
         )
-        centred = f"{size}. Centred means that the mean over keys, which softmax ignores, is subtracted first. At zero "
+        centred = f"{size}. Centred means that the mean over keys, which softmax ignores, is subtracted first. A layer "
         raw = f"{size}. In the paper the variation is lower in upper layers. "
         change = (
-            "The change is the total variation of the attention over demonstrations from its mean over permutations. "
+            "The change is the total variation between the attention to demonstrations and its mean over permutations. "
         )
         shown = (
             (
                 "centred-variation",
                 "cv_centred",
                 "Variation of centred attention logits by layer",
-                centred + "a layer depends only on content. ",
+                centred + "without variation depends only on content. ",
             ),
             ("variation", "cv", "Variation of attention logits by layer", raw),
             ("attention-change", "attention_change", "Change of the attention by layer", change),
@@ -153,7 +153,7 @@ def _by_layer(rows: lab.Rows, name: str, metric: str, title: str, explained: str
     for mode, heading in _MODES.items():
         own = rows.where(mode=mode, metric=metric)
         series = [lab.curve(own.where(network=network), "depth", *look) for network, look in _NETWORKS.items()]
-        shown: dict[str, Any] = {"x_label": "depth (layer / layers)", "y_label": _METRICS[metric], "y_min": 0.0}
+        shown: dict[str, Any] = {"x_label": "layer / last layer", "y_label": _METRICS[metric], "y_min": 0.0}
         panels.append(lab.lines(heading, *series, **shown))
     caption = f"{explained}Values are means over heads. {_EXPLAINED} {_intervals(rows)}"
     return lab.Figure(name=name, title=title, caption=caption, panels=tuple(panels))

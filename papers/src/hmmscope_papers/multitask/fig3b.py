@@ -141,9 +141,9 @@ def _layer_figure(tables: lab.Tables) -> lab.Figure:
         caption=(
             "Curves show the accuracy of linear probes for the observation k steps back, at positions 4 and later of the "
             "test sequence, on prompts that neither the model nor the probe was trained on. Layer 0 is the embedding, so "
-            "it shows how well the current symbol predicts the earlier ones. The prompt contains this observation, so that "
-            "a perfect probe has accuracy 1. The network of Theorem 1 has a window of five observations and a causal mask. "
-            "Bands are 95 % intervals over seeds."
+            "it shows how well the current symbol predicts the earlier ones. The prompt contains the observation k steps "
+            "back, so that a perfect probe has accuracy 1. The network of Theorem 1 has a window of five observations and a "
+            "causal mask. Bands are 95 % intervals over seeds."
         ),
         panels=tuple(_layer_panel(tables["probes"].where(network=n), title) for n, (title, _) in _LOOKS.items()),
     )

@@ -265,7 +265,7 @@ def _sources(rows: lab.Rows) -> lab.Figure:
     for source, own in rows.by("source").items():
         series = [lab.curve(own.where(network=network), "depth", *look) for network, look in _LOOKS.items()]
         title = source[0].upper() + source[1:]
-        shown: dict[str, Any] = {"x_label": "depth (layer / layers)", "y_label": "fraction of attention", "y_min": 0.0}
+        shown: dict[str, Any] = {"x_label": "layer / last layer", "y_label": "fraction of attention", "y_min": 0.0}
         panels.append(lab.lines(title, *series, **shown))
     return lab.Figure(
         name="by-source",
@@ -346,8 +346,8 @@ def copying_heads(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measur
     in_order = rows.where(network="trained").per_seed(_in_order)
     text = (
         "A gathering head of the construction puts all its attention on one position. The attention of the network's best "
-        f"head to this position is {'; '.join(parts)}. The layers of these heads do not fall with the distance in "
-        f"{sum(in_order.values())} of {len(in_order)} seeds."
+        f"head to this position is {'; '.join(parts)}. In {sum(in_order.values())} of {len(in_order)} seeds no head for a "
+        "more distant position is in a lower layer than a head for a nearer one."
     )
     if not all(in_order.values()):  # a head below the one that it builds on gathers nothing
         text = f"{text} In the other seeds the heads cannot build on each other."

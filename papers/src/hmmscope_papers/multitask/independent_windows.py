@@ -1,8 +1,9 @@
 """Least squares on independent windows of a known process: its exact error, and a bound.
 
 Each demonstration gives one window x_i from the stationary distribution and its label y_i. E[y_i | x_i] = P_L(x_i) is
-the best prediction from L symbols, W_L the best linear one, and W_hat the least-squares solution. Least squares and
-gradient descent from zero are linear in the labels y_i, so that means and variances are sums over windows:
+the best prediction from L symbols, W_L the best linear one, and W_hat the least-squares solution. Sigma, its smallest
+nonzero eigenvalue alpha and B are those of `regression`. Least squares and gradient descent from zero are linear in the
+labels y_i, so that means and variances are sums over windows:
 
     W^(T) x = (1/n) sum_i y_i (x_i^T f x),    f = Sigma^+ (1 - (1 - rate * Sigma)^T)
 """
@@ -114,11 +115,11 @@ def expected_total(histories: Histories, windows: Windows, fit: ExpectedFit) -> 
 def generalisation_bound(problem: LeastSquares, memory_length: int, misfit: float) -> float:
     """Bound the square root of E||(W_hat - W_L) x||^2 over labels, for windows x in the range of Sigma.
 
-    sqrt((L / alpha_+) * (rank / n + misfit)),     misfit = (1/n) sum_i ||P_L(x_i) - W_L x_i||^2
+    sqrt((L / alpha) * (rank / n + misfit)),     misfit = (1/n) sum_i ||P_L(x_i) - W_L x_i||^2
 
     With b_i = P_L(x_i) - W_L x_i and label noise e_i, (W_hat - W_L) x = (1/n) sum_i (e_i + b_i) x_i^T Sigma^+ x, and
-    ||Sigma^{+1/2} x||^2 <= L / alpha_+. The mean square of (1/n) sum_i e_i x_i^T Sigma^{+1/2} is at most rank / n, with
-    b in place of e at most (1/n) sum_i ||b_i||^2.
+    ||Sigma^{+1/2} x||^2 <= L / alpha. The mean square of (1/n) sum_i e_i x_i^T Sigma^{+1/2} is at most rank / n; with b
+    in place of e, it is at most (1/n) sum_i ||b_i||^2.
 
     Source: [MultiTask] Theorem 1 (Appendix D) with explicit constants, for independent samples.
     """

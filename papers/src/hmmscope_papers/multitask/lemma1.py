@@ -245,7 +245,7 @@ def power_of_gamma(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measu
         math.log(row["rank"] / (2 * row["total_variation"])) / (row["observability"] ** 4 * row["memory_length"])
         for row in rows
     )
-    text = f"The L1 error is at most d exp(-c gamma^4 L) in all {len(rows)} cases if c is at most {constant:.2f}."
+    text = f"The L1 error is at most exp(-c γ^4 L) times the rank in all {len(rows)} cases, if c <= {constant:.2f}."
     return lab.Measurement(effects, text, required=families)
 
 

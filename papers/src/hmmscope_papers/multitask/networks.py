@@ -191,10 +191,10 @@ def error_bound(
 ) -> dict:
     """Return bounds on parts of the error, for windows in the range of Sigma.
 
-    W_hat is the least-squares solution, W_L the best linear predictor.
+    W_hat is the least-squares solution, W_L the best linear predictor, alpha the smallest nonzero eigenvalue of Sigma.
 
     generalisation_bound: of `independent_windows`, on ||(W_hat - W_L) x|| over labels
-    optimisation_bound:   sqrt(L) |W_hat| (1 - rate alpha_+)^T
+    optimisation_bound:   sqrt(L) |W_hat| (1 - rate alpha)^T
     estimation_bound:     their sum;   bound: estimation_bound + memory + misspecification
 
     Source: [MultiTask] Theorem 1 with explicit constants.
@@ -361,14 +361,14 @@ def block_shuffle_rows(
     num_permutations: int = 8,
     seed: int = 0,
 ) -> list[dict]:
-    """Measure the change of logits to the regression samples when demonstrations are permuted.
+    """Measure how attention logits from the last token to regression samples change under permuted demonstrations.
 
     Args:
         others: other demonstrations for the same positions, one set per draw.
 
     Returns:
         Rows (layer, head, value, content): `value` is the standard deviation over permutations relative to the size of
-        a logit, `content` the same over `others`. Layer 0 is the prediction.
+        a logit, `content` the same over `others`. In layer 0 they are the largest change of the prediction.
     """
     number, length = demonstrations.shape
     names, generator = attention_taps(net, "logits"), torch_generator(seed, "shuffle")

@@ -220,7 +220,7 @@ def beyond_retrieval(tables: lab.Tables) -> lab.Measurement:
 def layers_hold(tables: lab.Tables) -> lab.Measurement:
     rows = tables["layers"].where(prompts=min(tables["layers"].values("prompts")))
     best = {target: largest(rows.where(target=target), lambda row: row["accuracy"]) for target in _READ}
-    said = ", ".join(
+    said = "accuracy " + ", ".join(
         f"{name} {best[target]['accuracy']:.2f} ({best[target]['twins']:.2f})" for target, name in _READ.items()
     )
     one = best["previous-1"]

@@ -44,7 +44,7 @@ TWINS = 3
 
 
 def construct(run: Run, sizes: dict[str, Any]) -> MultiTaskTransformer:
-    """Build Theorem 1's causal network for a run's prompts, with the largest stable step."""
+    """Build Theorem 1's causal network for a run's prompts, with the largest stable step size."""
     layout = run.config.layout
     assert isinstance(layout, PromptLayout)
     network = multitask_theorem1(
@@ -200,9 +200,9 @@ def similarity_of_networks(
 
 
 def steps_of_networks(networks: Mapping[str, nn.Module], run: Run, sizes: dict[str, Any]) -> list[dict]:
-    """Return by how much a gradient step as an input raises the R² of a linear prediction of what each layer adds.
+    """Measure how much a gradient step helps a linear map to predict the output that each layer adds.
 
-    The other inputs are the last symbol and the symbol frequencies; step t is (W^(t) - W^(t-1)) x.
+    It is the gain in R² if the map reads step t, (W^(t) - W^(t-1)) x, besides the last symbol and symbol frequencies.
     """
     dataset, num_symbols, memory = run.dataset("probe"), _symbols(run), sizes["memory_length"]
     batch = dataset[0 : sizes["samples"]]

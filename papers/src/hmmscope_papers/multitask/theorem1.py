@@ -76,7 +76,7 @@ def process(instance: int) -> HMM:
 class Theorem1(lab.Experiment):
     """The theorem's network on prompts of random HMMs, one process per instance; see `process`."""
 
-    title = "A Transformer built to learn an HMM in context"
+    title = "A Transformer with constructed weights learns an HMM in context"
     in_paper = "[MultiTask] §4.2", "a sufficiently large Transformer can accurately approximate the HMM"
     summary = (
         "Theorem 1 of [MultiTask] is built as a network with explicit weights: softmax heads gather the last L symbols and "
@@ -364,7 +364,7 @@ def depth(tables: lab.Tables) -> lab.Measurement:
 
     text = (
         f"{sum(map(right, rows))} of {len(rows)} networks have the stated number of layers and gather exactly, "
-        f"with memories up to {max(rows.values('memory_length'))}."
+        f"with memory lengths up to {max(rows.values('memory_length'))}."
     )
     return lab.Measurement(always(rows, right, "memory_length", "steps", unit="fraction of networks"), text)
 

@@ -40,7 +40,7 @@ STEPS_LENGTH = 8
 def process(instance: int) -> HMM:
     """Return an HMM of three states and two symbols, observable from two symbols but not from one.
 
-    Instance 0 is cyclic, with gamma_1 = 0 and gamma_2 = 0.319; the others are random with stationary start.
+    Instance 0 is cyclic, with observability 0 of one symbol and 0.319 of two; the others are random with stationary start.
     """
     if instance == 0:
         transition = [[0.1, 0.8, 0.1], [0.1, 0.1, 0.8], [0.8, 0.1, 0.1]]
@@ -54,7 +54,7 @@ def process(instance: int) -> HMM:
 class Theorem2(Experiment):
     """The theorem's network on weakly revealing HMMs, one process per instance; see `process`."""
 
-    title = "A Transformer built to predict the next symbols together"
+    title = "A Transformer with constructed weights predicts the next symbols jointly"
     in_paper = (
         "[MultiTask] §4.3, on observations that do not distinguish the states",
         "Transformers can still learn HMMs efficiently under such “weak revealing” case",
@@ -194,7 +194,7 @@ def _observability_figure(rows: Rows) -> Figure:
     others = Rows(row for row in rows if row["instance"] != 0)
     return Figure(
         name="observability",
-        title="Observability of several observations together",
+        title="Joint observability of the next observations",
         caption=(
             "Curves show the observability coefficient of the joint distribution of the next k symbols given the state. If "
             "it is 0, two different mixtures of states give the same distribution. Lines of random processes are medians, "

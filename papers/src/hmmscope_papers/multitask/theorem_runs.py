@@ -34,7 +34,7 @@ def steps_figure(tables: lab.Tables) -> lab.Figure:
                 "Rate",
                 lab.Series(name="equal", role="optimum", x=ends, y=ends),
                 lab.Series(name="Transformer", role="model", x=stated, y=measured),
-                x_label="stated rate, −ln(1 − η α₊), nats per layer",
+                x_label="stated rate, −ln(1 − α/λ_max), nats per layer",
                 y_label="measured rate, nats per layer",
             )
         )
@@ -45,7 +45,7 @@ def steps_figure(tables: lab.Tables) -> lab.Figure:
             "Left: distance of the regression weights in the residual stream from least squares after each gradient layer, "
             "for the window with the largest distance. The step size is 1/λ_max, where λ_max is the largest eigenvalue of "
             "the sample covariance. Lines are medians and bands are ranges over processes. Right: decay rate of this "
-            "distance (one point per process) against the stated rate -ln(1 - α₊/λ_max), where α₊ is the smallest non-zero "
+            "distance (one point per process) against the stated rate -ln(1 - α/λ_max), where α is the smallest non-zero "
             "eigenvalue."
         ),
         panels=tuple(panels),
@@ -86,10 +86,10 @@ def sample_figure(tables: lab.Tables) -> lab.Figure:
         title="Error by number of demonstrations",
         caption=(
             "Curves show root mean square errors over processes and sets of demonstrations, one window each, after the "
-            "last gradient layer. Left: distance from the best linear prediction, the bound on it, its limit for "
-            "infinitely many steps, and its value if the noise of samples were independent. Right: distance from the exact "
-            "distribution given the whole history, and the bound on it; with many samples the errors from the short memory "
-            "and from the linear form remain. Sets are omitted if some window is not a linear combination of their windows."
+            "last gradient layer. Left: distance from the best linear prediction, the bound on it, its limit for infinitely "
+            "many steps, and its value σ √(r/n) if the noise (variance σ²) of n samples of rank r were independent. Right: "
+            "distance from the exact distribution given the whole history, and its bound; with many samples the errors from "
+            "the short memory and the linear form remain. Sets whose windows do not span all windows are omitted."
         ),
         panels=(
             panel("Estimation", "estimation", "estimation_bound", "||(W(T) − W_L) x||, r.m.s.", *limits),
@@ -163,7 +163,7 @@ def _weakly_revealing(tables: lab.Tables, numbers: lab.Numbers = None) -> list[l
     seeing = min(row["lower"] for row in rows.where(futures=2))
     return [
         lab.Gate.regime(blind, 0.0, lab.parameter(numbers, "blind"), "the observability of one symbol"),
-        lab.Gate.regime(seeing, lab.parameter(numbers, "seeing"), 1.0, "the observability of two symbols together"),
+        lab.Gate.regime(seeing, lab.parameter(numbers, "seeing"), 1.0, "the joint observability of two symbols"),
     ]
 
 
@@ -184,8 +184,8 @@ def _descent(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measurement
     weights, law = (max(row[column] for row in exact) for column in ("weights_error", "prediction_error"))
     text = (
         f"In {len(exact)} networks the weights after every layer differ from plain gradient descent by at most "
-        f"{weights:.1e} at every position, and predictions by {law:.1e}. Predictions of variants differ by: "
-        f"{', '.join(f'{name} {value:.0e}' for name, value in others.items())}."
+        f"{weights:.1e} at every position, and predictions by {law:.1e}. The predictions of variants "
+        f"differ from it as follows: {', '.join(f'{name} by {value:.0e}' for name, value in others.items())}."
     )
     kinds = ("instance", "memory_length", "futures")
     return lab.Measurement(always(exact, same, *kinds, unit="fraction of processes and windows"), text)
@@ -195,8 +195,8 @@ def _steps(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measurement:
     most = max(tables["steps"].values("steps")) / lab.parameter(numbers, "layers_to_see", LAYERS_TO_SEE)
     rates = lab.Rows(row for row in tables["step-rates"] if row["condition"] <= most)
     text = (
-        f"{len(rates)} of {len(tables['step-rates'])} processes have a condition number of at most {most:.1f}, so "
-        f"that {max(tables['steps'].values('steps'))} layers are enough to see the rate."
+        f"{max(tables['steps'].values('steps'))} layers show the rate of a process with a condition number of at most "
+        f"{most:.1f}; {len(rates)} of {len(tables['step-rates'])} processes have such a number."
     )
     if not rates:
         return lab.Measurement(None, text)
