@@ -35,10 +35,10 @@ _STYLE = (
 )
 #: Explanation of the tables.
 _LEGEND = (
-    "Solved: 1 - excess / excess of the best constant answer, averaged over tasks; 1 is the exact optimum, 0 the constant. "
-    "Intervals are 95 %, over seeds. Intervals of models in different tiers do not overlap. Parameters and seconds were "
-    "measured on the submitter's machine, seconds on one core for one seed. The last rows are references, without training. "
-    "Checked: the scores were recomputed here from the model, or from stored predictions, or only the card was read."
+    "Solved: 1 - excess / excess of the best constant answer, averaged over tasks. The excess is the distance from the "
+    "exact optimum, which solves 1. Intervals are 95 %, over seeds; those of different tiers do not overlap. Parameters and "
+    "seconds (one core, one seed) are the submitter's. The last rows are references, without training. Checked: here we "
+    "recomputed predictions and scores (model), scores from stored predictions (predictions), or nothing (card)."
 )
 #: What an entry may be; docs/benchmark.md has the details.
 RULES = (
@@ -48,7 +48,7 @@ RULES = (
     "Every entry trains on equally many samples, with three learning rates on a separate seed and the best of them on each "
     "scored seed. Version 1 had no such search.",
     "An answer depends on earlier tokens of its own sample only.",
-    "Entries with signs of a computed answer lose their tier and are listed as exact or fitted models.",
+    "Entries that seem to compute answers instead of learning them have no tier and are listed as exact or fitted models.",
 )
 #: Fractions of tasks that fitted models solve; scripts/benchmark_references.py measures them.
 REFERENCES = Path(__file__).with_name("references.json")
@@ -145,7 +145,7 @@ def check_board(folder: Path) -> tuple[str, seals.SealReport]:
     """Verify card names, score submissions again, and compare the leaderboard with both.
 
     Returns:
-        A description, and the checked files.
+        A one-line description of the leaderboard, and the report on its files.
 
     Raises:
         InputError, DamagedError: See `read_cards` and `check_submission`; or the leaderboard differs from the cards.
@@ -197,8 +197,8 @@ def board_rows(cards: list[dict[str, Any]]) -> list[dict[str, Any]]:
 def _in_tiers(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Add the tier to each ranked row that has an interval and no flags; flagged rows come last in their track.
 
-    Rows are sorted by the share solved; intervals of different tiers do not overlap. Without one of n seeds a mean
-    moves by at most s / sqrt(n) (s: standard deviation). Every interval is wider, so no model passes one of a better
+    Rows are sorted by the fraction solved; intervals of different tiers do not overlap. If one of n seeds is left out, a
+    mean moves by at most s / sqrt(n) (s: standard deviation). Every interval is wider, so no model passes one of a better
     tier.
     """
     for row in rows:

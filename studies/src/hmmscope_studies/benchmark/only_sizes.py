@@ -25,7 +25,7 @@ def only_sizes() -> Iterator[None]:
     """Refuse a build that reads a data file through Python or draws samples of a dataset.
 
     Raises:
-        InputError: What the build read.
+        InputError: The build does one of both; the message says which.
     """
     global _seen, _watches
     if not _watches:

@@ -64,7 +64,7 @@ def predict(
 
     Returns:
         Log-probabilities or vectors: ``trained`` and ``longest`` (sample, evaluated position, output), and
-            ``untrained`` on the first samples. For `BenchmarkTask.reads`, also ``read`` (1 + controls, example, state):
+            ``untrained`` on the first samples. If `task.reads`, also ``read`` (1 + controls, example, state):
         the belief on test samples, regressed from the best layer on training examples.
     """
     found = {"trained": _answers(model, task, samples, samples.trained, SCORED)}
@@ -129,8 +129,7 @@ def score(task: BenchmarkTask, samples: ScoredSamples, stored: dict[str, Tensor]
     ``share_solved``: 1 - excess / excess of the best constant answer;
     ``fit_length``: position up to which the evaluation loss of [Limits] is below `ERROR_RATE`, in training lengths;
     ``long_excess``, ``long_fit_length``: the same beyond the training length, on samples `TIMES` as long, or None;
-    ``belief_share``: fraction of the belief's variance unexplained by untrained controls that the model explains, or
-    None.
+    ``belief_share``: (R² of the belief - R² of untrained controls) / (1 - R² of untrained controls), or None.
 
     The excess of baselines and controls on the same samples is stored as ``constant`` (the best constant distribution),
     ``counting`` (the best n-gram baseline, None without symbols), ``untrained`` (an untrained control) and ``shuffled``

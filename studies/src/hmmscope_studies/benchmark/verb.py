@@ -69,7 +69,7 @@ def _fields(options: BenchmarkOptions) -> dict[str, str]:
             raise InputError(f"--{key}: the benchmark allows only fields of the model, such as --model.width 64")
     files = [model for model in options.models if split_name(model)[0].endswith(".py")]
     if options.overrides and (files or not options.models):
-        what = f"{files[0]} builds its own" if files else "no model is given"
+        what = f"{files[0]} builds its own model" if files else "no model is given"
         raise InputError(f"--{next(iter(options.overrides))}: is a field of a registered model, and {what}")
     return {key.removeprefix("model."): value for key, value in options.overrides.items()}
 
