@@ -1,4 +1,4 @@
-"""Registers every experiment and claim of the package: its entry point imports this module."""
+"""Registers the package's experiments and claims when its entry point imports it."""
 
 from hmmscope import registry
 

@@ -32,7 +32,7 @@ CONSTRUCTED = ("parity", "delta-rule-negative", 1)
 
 @registry.experiment("limits-architectures")
 class Architectures(lab.Experiment):
-    """All architectures on all tasks; recurrent networks have one layer and another number of steps."""
+    """All architectures on all tasks; recurrent networks have one layer and a separate number of steps."""
 
     title = "State tracking by recurrent networks, attention and linear recurrences"
     summary = (

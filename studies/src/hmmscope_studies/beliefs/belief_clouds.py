@@ -13,7 +13,7 @@ _MOST_FRAMES = 6
 
 
 def cloud_rows(run: Run, count: int, *, over_all: bool) -> list[dict]:
-    """Return packed points: exact beliefs, and those read from the last or (`over_all`) each layer and step."""
+    """Return packed points: exact beliefs, and those read from the last layer or (`over_all`) each layer and step."""
     dataset = run.dataset("probe")
     sequences = dataset.layout.sequence_index
     exact = ExactBeliefs.of(dataset, -(-count // int((sequences == sequences[-1]).sum())))

@@ -158,7 +158,7 @@ def _added_figure(rows: lab.Rows) -> lab.Figure:
     names = lab.Rows(shares).values("process")
     return lab.Figure(
         name="added",
-        title="Fraction of the belief's variance that training adds to what a map explains",
+        title="Fraction of the belief's variance, unexplained before training, that training explains",
         caption=(
             "Bars show 1 - (1 - R²) / (mean over seeds of 1 - R² before training), where each network is read at the layer "
             f"that fits its training samples best. Processes with less than {_LEAST_LEFT:g} of the variance unexplained "

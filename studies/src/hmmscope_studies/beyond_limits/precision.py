@@ -36,7 +36,7 @@ class Precision(lab.Experiment):
     title = "How many bits the log-depth Transformer needs"
     summary = (
         "Theorem 5.2 of [Limits] needs numbers of O(log T) bits. The network runs with every elementary operation rounded "
-        "to p significand bits, and the smallest sufficient p is found. The attention scores must resolve neighbouring "
+        "to p significand bits, and the smallest p with a small error is found. Attention scores must resolve neighbouring "
         "positions, which needs 2 log2 T + 4 bits. That determines which lengths float32, float16 and bfloat16 can handle."
     )
     intervals = INTERVALS
@@ -237,7 +237,7 @@ def logarithmic(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measurem
         )
         rates[NAMES[product]] = lab.Effect.pooled(growth["all"]).short()
     said = "; ".join(f"{name} {rate}" for name, rate in rates.items())
-    text = f"Bits per doubling of T, over all lengths: {said}. A resolution of 1/T² needs 2."
+    text = f"Bits per doubling of T, over all lengths: {said}. Scores that resolve 1/T² need 2."
     gates = [
         lab.Gate.headroom(
             math.log2(lengths[-1] / lengths[0]),

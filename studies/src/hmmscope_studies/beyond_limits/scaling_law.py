@@ -281,7 +281,6 @@ def doubles(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measurement:
 
 @lab.claim("limits-law-power")
 def power(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measurement:
-    """Measure log2(fit length / 2^layers) for each depth at which 2^layers is at most the sequence length."""
     chains = {n: _points(_lengths(tables, n, numbers=numbers), numbers) for n in _deep(tables, numbers)}
     longest = max(_lengths(tables, numbers=numbers).values("longest"))
     effects = {
@@ -370,7 +369,6 @@ def _to_the_end(tables: lab.Tables, deepest: int, numbers: lab.Numbers = None) -
 
 @lab.claim("limits-law-rests")
 def rests(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measurement:
-    """Measure the growth of log2(fit length) over the last doubling of the budget."""
     effects = {}
     for layers in _deep(tables, numbers):
         moved = list(lab.ScalingLaw.last_doubling(_points(_lengths(tables, layers, numbers=numbers), numbers)).values())

@@ -30,7 +30,7 @@ _ASKED = {"medium": 128}
 
 @registry.experiment("limits-hard-dose")
 class LimitsHardDose(lab.Experiment):
-    """Cyclic-HARD at one sequence length, with growing distance between queries of the state."""
+    """Cyclic-HARD at one sequence length, with growing numbers of actions per label of the state."""
 
     title = "Effect of the number of actions per label of the state"
     summary = (
@@ -152,7 +152,6 @@ def _models(tables: lab.Tables) -> lab.Rows:
 
 @lab.claim("limits-hard-dose-slope")
 def dose_slope(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measurement:
-    """Compare, by seed, slopes of log2(fit length) as a function of log2(distance between queries)."""
     rows = _models(tables)
 
     def fall(own: lab.Rows, recurrent: bool, length: Any = claimed_length) -> lab.EstimateWithError | None:
@@ -234,5 +233,5 @@ def dose_threshold(tables: lab.Tables, numbers: lab.Numbers = None) -> lab.Measu
     failing = [actions for actions in deep if actions in flat and deep[actions].value < 1 <= flat[actions].value / 2]
     text = f"Mean 0.1-fit length of the best Transformer and of the RNN, by number of labels per action: {said or 'none'}. "
     rates = ", ".join(f"1 in {a}" for a in failing) or "none"
-    text += f"Label rates at which no depth fits a position and the RNN fits two: {rates}."
+    text += f"Label rates at which no depth fits a position and the RNN fits at least two: {rates}."
     return lab.Measurement(effects, text)

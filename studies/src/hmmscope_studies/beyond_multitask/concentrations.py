@@ -262,5 +262,5 @@ def room(tables: lab.Tables) -> lab.Measurement:
         f"{name}: {found}; symbol counts identify the HMM in {named[name]}" for name, found in accuracy.items()
     )
     return lab.Measurement(
-        effects, f"After {shortest} observations, by (transitions, emissions), the accuracy is {each}."
+        effects, f"After {shortest} observations, the accuracy by concentrations (transitions, emissions) is {each}."
     )

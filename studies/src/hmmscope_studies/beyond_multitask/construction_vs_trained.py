@@ -152,8 +152,8 @@ def _shuffle_figure(rows: lab.Rows) -> lab.Figure:
         name="position-shuffle",
         title="Does attention depend on the positions of demonstrations?",
         caption="Each attention logit from the last token is compared with the logit of the same key token after whole "
-        "demonstrations are permuted. Curves show the coefficient of variation of centred logits, averaged over heads. At "
-        "zero a layer depends on content alone.",
+        "demonstrations are permuted. Curves show the coefficient of variation of centred logits, averaged over heads. A "
+        "layer without variation depends on content alone.",
         panels=(
             lab.lines(
                 "",
@@ -337,5 +337,5 @@ def content_above(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measur
     effects = {name: list(rows.per_seed(partial(halves, network=name)).values()) for name in TITLES}
     differences = [a - b for a, b in zip(effects["trained"], effects["untrained"], strict=True)]
     said = ", ".join(f"{TITLES[name].lower()} {lab.Effect.pooled(found).short()}" for name, found in effects.items())
-    text = f"Variation in the upper minus the lower half of the layers: {said}."
+    text = f"Variation in the upper half of the layers minus that in the lower half: {said}."
     return lab.Measurement(lab.Effect.pooled(differences, "coefficient of variation"), text, _gates(tables, numbers))

@@ -187,10 +187,10 @@ def _convergence_figure(rows: lab.Rows) -> lab.Figure:
         name="optimisation",
         title="Distance from least squares, by number of gradient steps",
         caption=(
-            "Curves show the Euclidean distance of the prediction after T steps of size 1/L from the least-squares "
+            "Curves show the Euclidean distance of the prediction after T steps of size 1/λ from the least-squares "
             "prediction, for 1000 samples and a memory of 2 observations: its root mean square over windows, and that of "
-            "the worst window. The bound falls by a factor of 1 - α₊/L per step, where α₊ is the smallest non-zero "
-            "eigenvalue of the sample covariance and L the largest one."
+            "the worst window. The bound falls by a factor of 1 - α/λ per step, where α is the smallest non-zero "
+            "eigenvalue of the sample covariance and λ the largest one."
         ),
         panels=tuple(
             lab.lines(
@@ -311,9 +311,9 @@ def covariance(tables: lab.Tables) -> lab.Measurement:
     )
     off = max(row["sum_error"] for row in rows)
     text = (
-        "Every one-hot block of a window sums to one, which leaves L - 1 eigenvalues at zero and a rank of at "
-        f"most L (V - 1) + 1. This holds in {within} of {len(rows)} samples. With the smallest non-zero eigenvalue "
-        f"instead, the other statements hold; predictions of covered windows sum to one (to {off:.0e})."
+        "Each of the L one-hot blocks of a window sums to one, so that at least L - 1 eigenvalues are zero, and the rank is "
+        f"at most L (V - 1) + 1 for V symbols. This holds in {within} of {len(rows)} samples. Other claims use the smallest "
+        f"non-zero eigenvalue. Predictions of windows in the covariance's range sum to one (up to {off:.0e})."
     )
     return lab.Measurement(
         always(several, lambda row: not row["zero_eigenvalues"], "instance", unit="fraction of samples"), text

@@ -250,7 +250,7 @@ def belief_linear(tables: lab.Tables) -> lab.Measurement:
         return (
             "; the effect of training is not identifiable"
             if found is None
-            else f", {found.short()} of what untrained controls leave"
+            else f", {found.short()} of the variance that untrained controls leave unexplained"
         )
 
     each = "; ".join(

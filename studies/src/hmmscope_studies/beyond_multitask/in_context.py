@@ -256,7 +256,7 @@ def _figure(rows: lab.Rows, metric: str, title: str, y_label: str) -> lab.Figure
     def panel(mixing: float) -> lab.Panel:
         own = kept.where(mixing=mixing)
         series = [lab.curve(own.where(network=name), "position", *_look(name)) for name in _networks(own)]
-        return lab.lines(f"stays with {mixing:g}", *series, x_label="observations seen", y_label=y_label, log_x=True)
+        return lab.lines(f"staying: {mixing:g}", *series, x_label="observations seen", y_label=y_label, log_x=True)
 
     return lab.Figure(
         name=metric,

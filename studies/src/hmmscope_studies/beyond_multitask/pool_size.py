@@ -360,4 +360,4 @@ def _logs(found: Mapping[Any, LevelCrossing | None]) -> lab.PerSeed[lab.Estimate
 
 def _where(found: Mapping[Any, LevelCrossing | None]) -> str:
     said = ", ".join("none" if one is None else f"{one.step:,.0f}" for one in found.values())
-    return f"The difference crosses {RETRIEVES:g} nats at these prompts per HMM, by seed: {said}."
+    return f"The difference crosses {RETRIEVES:g} nats at these numbers of prompts per HMM, by seed: {said}."

@@ -87,7 +87,7 @@ def layers_by_rank(tables: Tables) -> Measurement:
             rows.where(rank=rank, layers=layers[0]).estimates() - rows.where(rank=rank, layers=layers[-1]).estimates()
         )
 
-    unit = f"nats more gain of {layers[-1]} over {layers[0]} layers at rank {ranks[-1]} than at rank {ranks[0]}"
+    unit = f"gain of {layers[-1]} layers over {layers[0]} at rank {ranks[-1]} minus that at rank {ranks[0]} in nats"
     high, low = gain(ranks[-1]), gain(ranks[0])
     effect = (high - low).effect(unit)
     each = "; at ".join(f"rank {rank}: {listed(excess_by(tables, 'layers', rank=rank))}" for rank in ranks)

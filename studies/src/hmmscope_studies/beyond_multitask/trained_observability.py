@@ -148,7 +148,7 @@ def _gain(row: dict[str, Any]) -> float | None:
 def _slowed(rates: Rows) -> str:
     slow = Rows(row for row in rates if (gain := _gain(row)) is not None and gain <= 0)
     if not slow:
-        return "Observations slow the forgetting of the chain at no observability."
+        return "At no tested observability do observations slow the forgetting of the chain."
     where = ", ".join(
         f"gamma = {gamma:g} in {len(own)} of {_count(rates, gamma)} seeds" for gamma, own in _by_gamma(slow)
     )

@@ -236,7 +236,7 @@ def _by_context(rows: lab.Rows, metric: str, title: str, y_label: str) -> lab.Fi
     def panel(stay: float) -> lab.Panel:
         own = kept.where(stay=stay)
         series = [lab.curve(own.where(network=name), "position", *LOOKS[name]) for name in names]
-        return lab.lines(f"stays with {stay:g}", *series, x_label="observations seen", y_label=y_label, log_x=True)
+        return lab.lines(f"staying: {stay:g}", *series, x_label="observations seen", y_label=y_label, log_x=True)
 
     return lab.Figure(
         name=metric,
@@ -389,7 +389,7 @@ def chains(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measurement:
         effects[name] = high.less(low, unit="nats")
     return _several(
         effects,
-        "Excess loss over the exact filter on one kind of chains minus that on the other, in nats per symbol",
+        "Difference of the excess loss over the exact filter between chains, in nats per symbol",
         (_gate(tables, numbers),),
     )
 
@@ -400,7 +400,7 @@ def belief(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measurement:
     tops = {name: _best(_of(rows, name)) for name in ("trained", "untrained", "shuffled")}
     alone = _of(rows, "trained").per_seed(lambda own: lab.EstimateWithError(own[0]["from_prediction"]))
     effects = {
-        "read": _of(tables["beyond"], "trained").effect(unit="of the variance left by untrained controls"),
+        "read": _of(tables["beyond"], "trained").effect(unit="of the variance unexplained by untrained controls"),
         "beyond the prediction": (tops["trained"] - alone).effect("of R²"),
         "used": _of(moved, "trained").less(_of(moved, "untrained"), unit="of the way to the filter's prediction"),
     }
@@ -409,7 +409,7 @@ def belief(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measurement:
     random = _of(tables["interventions"], "trained").where(subspace="random").effect()
     text = (
         f"Held-out R² of the belief at the best layer: {listed}; from the exact prediction alone {_short(alone.effect())}. "
-        f"The network with shuffled weights explains {beside} of the variance left by untrained controls. A random change "
+        f"Of the variance that untrained controls leave unexplained, shuffled weights explain {beside}. A random change "
         f"of the layer moves the prediction {_short(random)} of the way to the filter's. The language model"
     )
     scored = tables.get("rrxor", lab.Rows())
@@ -429,7 +429,8 @@ def _best(rows: lab.Rows) -> lab.PerSeed[Any]:
 
 def _several(effects: dict[str, lab.Effect | None], text: str, gates: tuple[lab.Gate, ...]) -> lab.Measurement:
     known = {name: found for name, found in effects.items() if found is not None}
-    shown = {"counting": "best n-gram baseline"}
+    shown = {"counting": "best n-gram baseline", "slow less fast": "slowest minus fastest chains"}
+    shown["noisy less clear"] = "noisiest minus least noisy chains"
     said = "; ".join(f"{shown.get(name, name)} {found.short()}" for name, found in known.items())
     return lab.Measurement(known, f"{text}: {said}.", gates=gates, required=tuple(effects), compute_used=SPENT)
 

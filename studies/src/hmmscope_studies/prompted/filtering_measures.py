@@ -174,7 +174,7 @@ def edit_rows(run: Run, num_samples: int) -> list[Row]:
 
 
 def move_rows(run: Run, num_samples: int) -> list[Row]:
-    """Return how far a belief edit moves predictions to that for the new belief, as a fraction of their distance.
+    """Measure how far a belief edit moves the prediction to the filter's prediction for the new belief (1: all the way).
 
     Returns:
         Rows (network, layer, fitted, subspace, value, error, before): "belief" uses another sample's belief component,
@@ -196,7 +196,7 @@ def head_rows(run: Run, num_samples: int) -> list[Row]:
     """Return attention of observations to the header by head, and the cost of removing it.
 
     Returns:
-        Rows (network, layer, head, quantity, value): "attention" (of the later half, on the header) and "cost" (nats).
+        Rows (network, layer, head, quantity, value): "attention" (of later observations to the header) and "cost" (nats).
     """
     facts = facts_of(run)
     if not facts["architecture"].startswith("transformer"):

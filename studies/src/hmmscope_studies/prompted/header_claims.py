@@ -265,10 +265,10 @@ def belief_linear(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measur
     for size, own in tables["belief"].where(architecture="transformer").by("size").items():
         shares = list(own.per_seed(partial(_best_share, numbers=numbers)).values())
         if any(share is not None for share in shares):
-            effects[_sized(size)] = lab.Effect.pooled(shares, "of the variance left by untrained controls")
+            effects[_sized(size)] = lab.Effect.pooled(shares, "of the variance unexplained by untrained controls")
             used.append((size, "transformer", own[0]["steps"]))
     said = "; ".join(f"{name} {effect.short()}" for name, effect in effects.items())
-    text = "Fraction of the belief's variance left by untrained controls that training explains: "
+    text = "Training explains this fraction of the belief's variance that untrained controls leave unexplained: "
     text += f"{said or 'not identifiable'}."
     return lab.Measurement(
         effects or None, text, (_learned(tables, used, numbers),), tuple(effects), compute_used=_spent(tables, used)

@@ -29,7 +29,7 @@ NATS = "nats above the filter"
 
 @registry.experiment("header-filtering")
 class HeaderFiltering(lab.Experiment):
-    """Architectures of several sizes on new HMMs that a header states, with annealed training budgets."""
+    """Architectures on new HMMs of several sizes that a header states, with annealed training budgets."""
 
     title = "Filtering an HMM given in the prompt"
     summary = (
