@@ -3,7 +3,8 @@
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cache, cached_property
+from itertools import combinations
 from typing import NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
@@ -375,20 +376,25 @@ def labels(emissions: Emissions, rows: Rows, fit: Rows, orders: NDArray[np.int64
         sums = np.stack([likely[:, order, np.arange(size)].sum(1) for order in orders])
         same = np.trace(likely, axis1=1, axis2=2) >= sums.max(0) - 1e-9
         return np.where(same[:, None], np.arange(size), orders[sums.argmax(0)])
-    best, last = [np.zeros(len(likely))], [np.zeros(len(likely), np.int64)]
-    for chosen in range(1, 2**size):
-        state = chosen.bit_count() - 1
-        members = [j for j in range(size) if chosen >> j & 1]
-        ways = np.stack([best[chosen ^ 1 << j] + likely[:, j, state] for j in members])
-        place = ways.argmax(0)
-        best.append(ways[place, every])
-        last.append(np.array(members)[place])
+    best, last = np.zeros((1 << size, len(likely))), np.zeros((1 << size, len(likely)), np.int64)
+    matches = np.ascontiguousarray(likely.transpose(2, 1, 0))
+    for match, (sets, members) in zip(matches, _sets(size), strict=True):
+        ways = best[sets[:, None] ^ 1 << members] + match[members]
+        best[sets] = ways.max(1)
+        last[sets] = np.take_along_axis(members, ways.argmax(1), 1)
     found, left = np.empty((len(likely), size), np.int64), np.full(len(likely), 2**size - 1)
     for state in range(size - 1, -1, -1):
-        found[:, state] = np.stack(last)[left, every]
+        found[:, state] = last[left, every]
         left ^= 1 << found[:, state]
     kept = np.trace(likely, axis1=1, axis2=2) >= best[-1] - 1e-9
     return np.where(kept[:, None], np.arange(size), found)
+
+
+@cache
+def _sets(size: int) -> list[tuple[NDArray[np.int64], NDArray[np.int64]]]:
+    """Return the sets of 1, 2, ... states, as bits of an integer and as members (set, member)."""
+    found = [list(combinations(range(size), count)) for count in range(1, size + 1)]
+    return [(np.array([sum(1 << j for j in one) for one in every]), np.array(every)) for every in found]
 
 
 def _rows_drawn(counts: Array, random: np.random.Generator, law: ConstrainedRows | None) -> Array:
