@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from hmmscope.kernels.compiling import kernel
 
-#: Number of entries that one process builds without compiling, which would take longer.
+#: Number of table entries built in plain Python before the loop is compiled, because compiling takes longer.
 _left = [1 << 12]
 
 

@@ -13,7 +13,7 @@ import torch
 
 from hmmscope.axes import Bool, Float, Int64, Tensor
 
-#: Most states that fit in shared memory.
+#: Most states and symbols that fit in shared memory.
 MAX_STATES, MAX_SYMBOLS = 128, 128
 _SEQUENCES = 64  # per program
 

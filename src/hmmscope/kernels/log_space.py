@@ -7,7 +7,7 @@ import numpy as np
 
 from hmmscope.kernels.compiling import kernel
 
-#: Sums of products of probabilities from here on are exact; smaller ones are computed in logarithms.
+#: Sums of products of probabilities below this are computed in logarithms.
 _LEAST = 1e-200
 
 

@@ -42,8 +42,8 @@ from hmmscope.kernels.vectors import (
 
 #: Most states.
 MOST = 64
-#: Vectors of this length serve fewer states, too, until a call has so many steps, or the seconds saved per step in all
-#: calls repay compiling kernels with shorter ones.
+#: Vectors of _COMMON numbers also serve fewer states, until a call has _MANY steps, or shorter vectors would have saved
+#: more (_SAVED seconds per step) than compiling them takes (_COMPILING seconds).
 _COMMON, _MANY, _COMPILING, _SAVED = 16, 10**4, 0.7, 3e-8
 
 #: Steps between divisions, and the smallest safe entry.

@@ -1,7 +1,7 @@
 """Compiled Gibbs sampling of hidden paths given parameters, and of parameters given path counts.
 
 Observations select rows of a likelihood table (R, S). Sequences are given by offset and length in a flat array (N,). A
-sequence with a norm below 1e-100 is filtered again in log space. `random` is a `numpy.random.Generator`.
+sequence with a P(o_t | past) below 1e-100 is filtered again in log space. `random` is a `numpy.random.Generator`.
 """
 
 import math
