@@ -65,16 +65,16 @@ def uncovered(model: ModelSpec, model_io: ModelIO, spec: TrainingSpec, num_proce
         (spec.compile, "training.compile = true (torch.compile applies to the torch engine only)"),
         (
             spec.block_length > 0,
-            f"training.block_length = {spec.block_length} (the compiled engine has no feedback of answers)",
+            f"training.block_length = {spec.block_length} (the model cannot read its own answers there)",
         ),
-        (spec.optimizer != "adamw", f"training.optimizer = {spec.optimizer} (adamw only)"),
-        (bool(spec.optimizer_options), "training.optimizer_options (adamw without options only)"),
-        (spec.weight_decay_on != "all", f"training.weight_decay_on = {spec.weight_decay_on} (all only)"),
+        (spec.optimizer != "adamw", f"training.optimizer = {spec.optimizer} (only adamw)"),
+        (bool(spec.optimizer_options), "training.optimizer_options (only adamw without options)"),
+        (spec.weight_decay_on != "all", f"training.weight_decay_on = {spec.weight_decay_on} (it decays all weights)"),
         (
             bool(spec.auxiliary_losses),
-            "training.auxiliary_losses (the compiled engine computes the loss of the target only)",
+            "training.auxiliary_losses (the compiled engine computes only the loss of the target)",
         ),
-        (decoder is None and type(model) is not RNNSpec, f"model.name = {name} (decoder, roformer, rnn)"),
+        (decoder is None and type(model) is not RNNSpec, f"model.name = {name} (only decoder, roformer and rnn)"),
     ]
     width, heads = getattr(model, "width", 16), 0
     if decoder is not None:

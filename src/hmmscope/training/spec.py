@@ -133,7 +133,7 @@ class TrainingSpec:
             len(self.curriculum),
             self.num_epochs if self.steps_per_epoch < self.num_steps else self.num_steps,
         )
-        require(stages <= units, "curriculum", f"must have at most {units} stages in this run", stages)
+        require(stages <= units, "curriculum", f"must have at most {units} stages, one per epoch or step", stages)
         divides = self.accumulation_steps >= 1 and self.batch_size % self.accumulation_steps == 0
         require(divides, "accumulation_steps", f"must divide batch_size = {self.batch_size}", self.accumulation_steps)
         alone = not (self.auxiliary_losses and (self.compile or self.block_length))
