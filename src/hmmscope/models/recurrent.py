@@ -129,7 +129,6 @@ class Recurrent(SequenceModel):
     Args:
         spec: RNN, LSTM or GRU.
 
-        generator: random generator of the weights.
     """
 
     def __init__(self, spec: RecurrentSpec, model_io: ModelIO, generator: torch.Generator) -> None:

@@ -34,7 +34,6 @@ class TransformersModel(EncodedModel):
         body: class name of the layers.
         width: width of the residual stream.
 
-        generator: random generator of the weights.
         reads_positions: True if the layers accept position numbers.
         attention: name of the attention module in a layer, if any.
         options: options passed to the layers at every call.

@@ -44,7 +44,7 @@ def logits_of(
         raise InputError(rule)
     if not logits.is_floating_point():
         kind = str(logits.dtype).removeprefix("torch.")
-        raise InputError(f"model: must return logits of a real floating-point dtype, got {kind}; return them unrounded")
+        raise InputError(f"model: must return logits of a real floating-point dtype, got {kind}")
     if logits.shape[2] < num_outputs:
         raise InputError(f"model: returns {logits.shape[2]} logits, but the dataset has {num_outputs} symbols")
     if isinstance(output, tuple | list) and logits.shape[2] != num_outputs > 1 and not whole:
@@ -93,7 +93,7 @@ class UserModule(SequenceModel):
         cache: dict[str, Any] | None = None,
     ) -> Float[Tensor, "batch time output"]:
         if feedback is not None or cache is not None:
-            raise InputError("model: user modules accept no feedback; train without block_length")
+            raise InputError("model: a user module cannot read its own answers; train with block_length = 0")
         if not self.training or torch.compiler.is_compiling():  # training seeds the generators of a compiled model
             return logits_of(call_on_tokens(self.adapted, inputs), inputs, self.model_io.num_outputs)
         devices = [inputs.device] if inputs.device.type == "cuda" else []
