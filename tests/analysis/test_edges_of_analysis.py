@@ -227,7 +227,7 @@ def test_bets_against_an_exact_law_and_one_that_errs() -> None:
     assert calibration.miscalibrated(calibration.bet(law, exact, positions)) is None
     won = calibration.bet(law, even, positions)
     assert "the optimum is not calibrated" in str(calibration.miscalibrated(won))
-    assert max(won, key=won.__getitem__) in ("uniform probabilities", "probabilities flatter by a power of 0.25")
+    assert max(won, key=won.__getitem__) in ("uniform probabilities", "the probabilities to the power of 0.25")
     assert calibration.miscalibrated(won, spare=1e9) is None
     assert "probability zero" in str(calibration.miscalibrated(calibration.bet(law.round(), even, positions)))
     assert calibration.miscalibrated({}) is None
@@ -274,7 +274,7 @@ def test_weights_of_one_predictor_and_of_too_few_samples() -> None:
     assert (found.value, found.error, found.left) == ({"only": 1.0}, {"only": 0.0}, pytest.approx(0, abs=1e-12))
     with pytest.raises(InputError, match="model: must have at least 2 samples"):
         strategy_weights(law[:1], {"only": law[:1]})
-    with pytest.raises(InputError, match="predictors: must be at least one"):
+    with pytest.raises(InputError, match="predictors: must have at least one entry"):
         strategy_weights(law, {})
 
 

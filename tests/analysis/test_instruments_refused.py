@@ -90,7 +90,7 @@ def edited_in_vain() -> None:
         ),
         (
             lambda: constrained_updates(rnn(), ProcessDataset(load_process("umbrella"), layout=PROMPTS)),
-            r"dataset: must be single sequences of one HMM",
+            r"dataset: must have one sequence per sample, all from one HMM",
         ),
     ],
 )

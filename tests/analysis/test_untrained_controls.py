@@ -209,7 +209,7 @@ def test_what_training_added_in_words(share: ExplainedFraction, verdict: str, sa
 def test_where_twins_leave_next_to_nothing_nothing_is_told() -> None:
     found = explained_beyond_controls(np.full(5, 0.001), np.repeat([[0.012, 0.019, 0.02]], 5, 0), 100)
     assert (found.value, found.verdict) == (None, "not told")
-    assert str(found) == "not identifiable: 0.999 against 0.983 of 3 untrained controls"
+    assert str(found) == "not identifiable: 3 untrained controls already reach 0.983, the network 0.999"
 
 
 def test_another_untrained_network_has_no_more_than_its_twins() -> None:
@@ -241,7 +241,7 @@ def test_geometry_and_probe_have_the_twins_beside_what_they_read() -> None:
     (first,) = hs.probe(
         model, dataset, target="previous-0", layers=["residual.0"], num_samples=64, shuffled_labels=False
     )
-    assert first["beyond_twins"] == "not identifiable: 1.000 against 1.000 of 3 untrained controls"
+    assert first["beyond_twins"] == "not identifiable: 3 untrained controls already reach 1.000, the network 1.000"
     assert "twins" in hs.probe(model, dataset, num_samples=16)[0]
     (planted,) = hs.probe(
         Held(3, 4, 1),
@@ -297,9 +297,9 @@ def test_what_the_last_symbol_tells_is_nothing_learned() -> None:
     chain = HMM(torch.full((3,), 1 / 3), pairs / pairs.sum(1, keepdim=True), torch.eye(3))
     shallow, deep = (learned(Fixed(one), *datasets) for one in (chain, mess3))
     assert (shallow.verdict, deep.verdict) == ("nothing", "most")
-    assert shallow.bar == deep.bar == "the best prediction from the last symbol"
+    assert shallow.bar == deep.bar == "the best prediction given the last symbol"
     assert shallow.at_bar == pytest.approx(shallow.loss, abs=1e-3)
-    assert str(deep) == "100 % [100, 100] of the way from the best prediction from the last symbol to the optimum"
+    assert str(deep) == "100 % [100, 100] of the way from the best prediction given the last symbol to the optimum"
 
 
 @pytest.mark.parametrize(

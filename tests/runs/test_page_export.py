@@ -88,7 +88,7 @@ ROFORMER = {"name": "roformer", "num_layers": 2, "num_heads": 2, "width": 16}
             {"name": "rnn"},
             1,
             (
-                "The network predicts the next symbol no better than the best prediction from the last symbol: ",
+                "The network predicts the next symbol no better than the best prediction given the last symbol: ",
                 "whether training made it hold the belief (R² 0.9",
             ),
         ),
@@ -96,7 +96,7 @@ ROFORMER = {"name": "roformer", "num_layers": 2, "num_heads": 2, "width": 16}
             ROFORMER,
             1,
             (
-                "no better than the best prediction from the last symbol: 1.1",
+                "no better than the best prediction given the last symbol: 1.1",
                 "Its layers hold no more of the belief than untrained networks do: ",
             ),
         ),

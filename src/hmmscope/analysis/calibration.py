@@ -45,7 +45,7 @@ def bet(
         return {"an outcome of probability zero": math.inf}
     gains: dict[str, Tensor] = {}
     for power in POWERS:
-        what = f"probabilities {'flatter' if power < 1 else 'sharper'} by a power of {power:g}"
+        what = f"the probabilities to the power of {power:g}"
         gains[what] = (power - 1) * seen_BJ - (power * log_BJV).logsumexp(2)
     mixed = {"uniform probabilities": torch.full_like(law, 1 / law.shape[2]), **(others or {})}
     if in_order:

@@ -32,13 +32,12 @@ def constrained_updates(
 ) -> list[dict]:
     """Compare a model's first attention layer with constrained belief updating.
 
-    - attention: (mean attention at distance d) / (mean attention at distance 1); prediction: ζ^(d-1), where ζ is the
+    - attention: (mean attention at distance d) / (mean attention at distance 1); theory: ζ^(d-1), where ζ is the
     modulus of the transition matrix's second eigenvalue;
-    - rate: fitted factor by which attention decays per step; prediction: ζ;
-    - values: cosine between the vector that attention adds for symbol v and η[v] - π, both centred; prediction: 1;
-    - constrained: held-out R² of an affine map from the stream after attention to the constrained belief; prediction:
-    1;
-    - exact: held-out R² of an affine map from the stream to the exact belief; prediction: R² of an affine map from the
+    - rate: fitted factor by which attention decays per step; theory: ζ;
+    - values: cosine between the vector that attention adds for symbol v and η[v] - π, both centred; theory: 1;
+    - constrained: held-out R² of an affine map from the stream after attention to the constrained belief; theory: 1;
+    - exact: held-out R² of an affine map from the stream to the exact belief; theory: R² of an affine map from the
     constrained to the exact belief.
 
     Attention is averaged over heads, without the attention of a token to itself.
@@ -50,7 +49,7 @@ def constrained_updates(
         num_distances: largest distance; only queries with keys at all these distances are used.
 
     Returns:
-        Rows (quantity, key, value, predicted, samples).
+        Rows (quantity, key, value, predicted, samples); `predicted` is the value in theory.
 
     Raises:
         InputError: the dataset or the model does not fit this description.
@@ -60,7 +59,7 @@ def constrained_updates(
     process = dataset.process
     process.require_capability(STATES)
     if len(dataset.layout.sequence_lengths) > 1:
-        raise InputError("dataset: must be single sequences of one HMM")
+        raise InputError("dataset: must have one sequence per sample, all from one HMM")
     time = dataset.layout.num_observations
     require_count("num_distances", num_distances, 2, most=time - 1)
     known = dict(model.named_modules())

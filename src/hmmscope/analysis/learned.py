@@ -22,7 +22,7 @@ LEAST_GAP = 1e-3
 #: Fractions of the gap: below the first a network has learned nothing, from the second on most.
 NOTHING, HALF = 0.02, 0.5
 #: Memoryless baselines, as named on pages.
-CONSTANT, LAST = "the best constant answer", "the best prediction from the last symbol"
+CONSTANT, LAST = "the best constant answer", "the best prediction given the last symbol"
 
 
 @dataclass(frozen=True, repr=False)

@@ -92,7 +92,7 @@ class ProbeData(Shown):
         if dataset.process.data is not None:
             inside = torch.cat(known)
             told = len(samples[inside].unique())
-            require(told >= 8, "dataset", f"must have 8 sequences of more than {MAX_DISTANCE} symbols", told)
+            require(told >= 8, "dataset", f"must have at least 8 sequences of over {MAX_DISTANCE} symbols", told)
         kept = slice(None) if inside is None else inside
         return cls(
             features=features[:, kept if inside is None else inside.to(features.device)],

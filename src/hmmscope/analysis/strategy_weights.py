@@ -55,7 +55,7 @@ def strategy_weights(
     require(isinstance(predictors, Mapping), "predictors", "must be a mapping of names to probabilities", predictors)
     for name, probs in {"model": model, **predictors}.items():
         require(isinstance(probs, Tensor) and probs.ndim > 0, name, "must be a tensor of probabilities", probs)
-    require(len(predictors) >= 1, "predictors", "must be at least one", len(predictors))
+    require(len(predictors) >= 1, "predictors", "must have at least one entry", len(predictors))
     require(len(model) >= 2, "model", "must have at least 2 samples", len(model))
     q_BN = model.numpy().reshape(len(model), -1)
     p_KBN = np.stack([probs.numpy().reshape(len(model), -1) for probs in predictors.values()])

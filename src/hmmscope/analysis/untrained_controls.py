@@ -277,7 +277,7 @@ def explained_beyond_controls(
     means = twins_left.mean(1)
     about: dict[str, Any] = {"read": read, "controls": 1 - float(means[0]), "num_controls": num_twins}
     if means[0] < LEAST_LEFT:
-        numbers = f"{read:.3f} against {1 - means[0]:.3f} of {num_twins} untrained controls"
+        numbers = f"{num_twins} untrained controls already reach {1 - means[0]:.3f}, the network {read:.3f}"
         return ExplainedFraction(**about, reason=f"not identifiable: {numbers}")
     spread = float(twins_left[0].var(ddof=1) / means[0] ** 2) * (1 + 1 / num_twins)
     ratio = float(left[0] / means[0])
