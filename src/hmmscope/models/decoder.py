@@ -178,7 +178,6 @@ class Decoder(EncodedModel):
     Args:
         spec: the architecture.
         model_io: input and output sizes.
-        generator: random generator of the weights.
         mixer: factory of the module that mixes positions in a block.
 
     Raises:
