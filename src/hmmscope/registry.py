@@ -292,7 +292,6 @@ def entries(kind: str) -> Entries:
 
 
 def import_all(package: str) -> None:
-    """Import a package and all its modules."""
     found = importlib.import_module(package)
     for module in pkgutil.walk_packages(getattr(found, "__path__", ()), f"{package}."):
         importlib.import_module(module.name)

@@ -41,8 +41,8 @@ def test_counts_by_hand() -> None:
     assert found.seconds == pytest.approx(12 * CPU_STEP + found.flops / CPU_RATE)
     assert found.gpu_seconds == pytest.approx(12 * GPU_STEP + found.flops / GPU_RATE)
     text = "\n".join(as_text(found, config))
-    assert f"about {found.seconds:.1f} seconds on this processor, at 4e10 operations per second and core" in text
-    assert "GPU time     about 0.1 seconds, at 2e13 operations per second and 10 ms per step (one NVIDIA H200)" in text
+    assert f"about {found.seconds:.1f} seconds on this processor, assuming 4e10 operations per second and core" in text
+    assert "GPU time     about 0.1 seconds, assuming 2e13 operations per second, plus 10 ms per step (one" in text
 
 
 def _refuse(*_: Any, **__: Any) -> None:

@@ -387,7 +387,7 @@ def test_own_sequences_that_are_not_of_the_process_are_found_out() -> None:
     score = hs.evaluate(net(), dataset_of([[0] * 20, [0, 0, 0, 1] * 5] * 10, process, layout))
     assert score.invalid is not None
     assert score.invalid.startswith("the sequences do not come from the process given with them: the optimum is")
-    with pytest.raises(InputError, match="must have the process.s symbols"):
+    with pytest.raises(InputError, match="must have the process's symbols"):
         dataset_of(hs.SequenceData(["ab", "ba"]), process, layout)
     with pytest.raises(InputError, match="symbols: must be 2, got 3"):
         dataset_of(hs.SequenceData([[0, 1, 2]]), process, layout)

@@ -135,9 +135,13 @@ def estimate(config: RunConfig, *, measure: bool = False, compare: bool = True, 
 
 
 #: Assumed speed behind an estimate of time without timed steps.
-BY_COUNT = f"at {CPU_RATE:.0e} operations per second and core and {1e3 * CPU_STEP:.0f} ms per step".replace("e+", "e")
+BY_COUNT = f"assuming {CPU_RATE:.0e} operations per second and core, plus {1e3 * CPU_STEP:.0f} ms per step".replace(
+    "e+", "e"
+)
 BY_COUNT_GPU = (
-    f"at {GPU_RATE:.0e} operations per second and {1e3 * GPU_STEP:.0f} ms per step (one NVIDIA H200)".replace("e+", "e")
+    f"assuming {GPU_RATE:.0e} operations per second, plus {1e3 * GPU_STEP:.0f} ms per step (one NVIDIA H200)".replace(
+        "e+", "e"
+    )
 )
 
 

@@ -151,7 +151,7 @@ def ended(found: Any, heard: StoppableProgress, begun: float, names: Any = None)
     cost = {"restarts": restarts, "seconds": time.monotonic() - begun, "evidence_seconds": evidence_seconds}
     found = replace(found, cost=cost)
     if heard.stopped:
-        said = f"fit: stopped by SIGINT in restart {restarts}; the best so far is `result` of this error"
+        said = f"fit: stopped by SIGINT in restart {restarts}; the best fit so far is in `result` of this error"
         raise Interrupted(f"{said} (sys.last_value.result)", signal.SIGINT, found)
     return found
 

@@ -17,8 +17,8 @@ class FitOptions:
     """Options of `hmmscope.fit`: starting values, constraints, restarts and convergence.
 
     Attributes:
-        start: Model that starts the first restart and has the fixed parts. Zeros stay zero; symbols are matched by
-            name.
+        start: Model with the initial values of the first restart and of the fixed parts. Zeros stay zero; symbols are
+            matched by name.
         fixed: Parts that keep the values of `start`: "initial", "transition", "emission", "durations".
         tied_emissions: A class number for each state; states of one class share one emission distribution.
         constraints: Forbidden, fixed and tied probabilities, or a function from the number of states to them.
@@ -30,8 +30,8 @@ class FitOptions:
         max_iterations, tolerance: A restart ends after `max_iterations` EM steps, or when a step gains less than
             `tolerance` nats per observation.
         pseudo_count: Number that is added to every expected count.
-        choose: Rule that chooses the number of states: "bic" (smallest BIC, without evidence) or "evidence" (largest).
-            By default the smallest BIC is chosen, and for short data the evidence gives an interval.
+        choose: Rule that chooses the number of states: "bic" (smallest BIC), or "evidence" (largest marginal
+            likelihood). By default BIC chooses, and for short data the evidence gives an interval of this number.
         quiet: True hides the progress; None shows it in a terminal or notebook only; False shows it also in a log.
 
     Raises:

@@ -206,13 +206,13 @@ def fit(
             several sources.
         num_states: Number of states, or several to choose from.
         emission: "symbols", or for numbers "gaussian", "gaussian-mixture", "poisson" (counts), "channels" (several
-            symbols at once), or a registered name or class of `EmissionHMM`. Default: "gaussian" for fractions, else
-            symbols. NaN is missing; see `hmmscope.read_vectors` and `hmmscope.emissions.fit_emissions_em.fit_emissions`.
+            symbols at once), or a registered name or class of `EmissionHMM`. Default: "gaussian" for fractional numbers,
+            else symbols. NaN is missing; see `hmmscope.read_vectors`, `hmmscope.emissions.fit_emissions_em.fit_emissions`.
         inputs: An input for each observation, or the name of a column of inputs; the model is then an `InputOutputHMM`.
         validation: Held-out data to compare numbers of states (default: the validation part of `source`, cut into
             blocks if it has few sequences; the chosen fit then continues on all data).
         seed: Seed of the initial parameters and of the order of a stream.
-        stream: True fits the first part, then takes one EM step per further part (`fit_stream`), for data above memory.
+        stream: True fits the first part, then takes an EM step per further part (`fit_stream`), for data larger than memory.
         options: Starting values, constraints, restarts and convergence.
         reading: Options of `SequenceData` or `SequenceStream`, such as `unit` or `lengths`; for numbers `axis`,
             `lengths`, `min_variance`, `covariance_type` (diag, full, tied, spherical), `num_gaussians`, `sizes`.

@@ -25,7 +25,7 @@ class Forecasts(Shown, Tabular):
 
     For symbols, `mean` is the probability of each symbol, and `low` and `high` are the 95 % interval of this
     probability over the posterior. For numbers, `mean` is the expected value, and the observation lies in [low, high]
-    with probability 95 %, with noise, states and parameters random.
+    with probability 95 %, averaged over noise, states and parameters.
 
     Attributes:
         mean, low, high: Mean and 95 % interval, of shape (step, symbol) or (step, coordinate).

@@ -31,7 +31,7 @@ GRAM = "n-grams of "
 class Goodness(Tabular):
     """Statistics of the data, and 95 % bands of the same statistics over simulated data sets.
 
-    The families of statistics are "runs" (of one symbol: the fraction of runs of each length), "n-grams of 2", "n-grams
+    The families of statistics are "runs" (fraction of the runs of a symbol that have each length), "n-grams of 2", "n-grams
     of 3" (fractions of the most frequent n-grams) and "autocorrelation" (for symbols, the fraction of equal pairs at a
     lag). Each coordinate of numbers has its own statistics; for runs and n-grams it is binned into three quantiles.
 

@@ -44,7 +44,7 @@ MOST_CONTEXTS, LONGEST_CONTEXT = 4096, 2
 
 def live_data(run: Run, process: Process | None = None) -> dict[str, Any]:
     if run.config.target != "observation" or run.config.training.block_length:
-        raise InputError("run: the interactive page needs a model that predicts the next observation in one pass")
+        raise InputError("run: the interactive page needs a model of the next observation, without chain-of-thought")
     layout, seed, own = run.config.layout, run.config.seed, process is None
     shown = run.process if process is None else process
     probe, held_out = (

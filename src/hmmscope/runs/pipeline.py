@@ -113,7 +113,6 @@ class Run(Tabular):
 
     @property
     def target(self) -> Target:
-        """Return the prediction target of the model."""
         return make_target(self.config.target, self.process, self.config.layout)
 
     def untrained(self) -> Any:
@@ -190,7 +189,8 @@ def load_run(path: str | Path, *, model: torch.nn.Module | None = None, strict: 
 
     Args:
         path: The run folder.
-        model: The user's module that the run trained, if any; the weights are loaded into it. Wrappers may differ.
+        model: The user's module that the run trained, if any; the weights are loaded into it. Its wrapper, such as
+            `DataParallel`, may be another one.
         strict: True raises an error for a module with another dtype or number of heads.
 
     Raises:

@@ -204,7 +204,7 @@ class FitData:
         logs = torch.from_numpy(found.log_likelihood)
         result = Posterior(hmm, arrays, logs, found.relabelled_fraction, self.sequences, factor)
         if heard.stopped:
-            said = f"posterior: stopped by SIGINT after {logs.shape[1]} draws of each chain; they are `result` of this error"
+            said = f"posterior: stopped by SIGINT after {logs.shape[1]} draws per chain, which are in `result` of this error"
             raise Interrupted(f"{said} (sys.last_value.result)", signal.SIGINT, result)
         return result
 

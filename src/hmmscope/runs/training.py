@@ -53,7 +53,7 @@ class TrainOptions:
 
     Attributes:
         target, layout: Prediction target and arrangement of samples as tokens; see `configure`.
-        warm_start: Folder of a shorter run; its steps are reused, and the bits of the trained weights do not change.
+        warm_start: Folder of a shorter run; its steps are reused, which does not change the trained weights.
         num_samples: Number of samples of the evaluation after training.
         tracker: Service that also receives the log: "tensorboard", "wandb" or "trackio".
         optimizer: Function of the model that returns torch optimizers; the schedule scales their learning rates.

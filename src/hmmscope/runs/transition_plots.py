@@ -62,7 +62,7 @@ def durations(hmm: Process, given: GivenRows | None = None, *, ax: Any = None, f
         axes.plot(steps, laws[state], "-", color=colour, label=name)
         if seen is not None and seen[state].sum():
             axes.plot(steps, seen[state] / seen[state].sum(), "o", markersize=4, color=colour)
-    axes.set(xlabel="rows", ylabel="P(a visit lasts so long)", ylim=(0, None))
+    axes.set(xlabel="length of a visit (rows)", ylabel="probability", ylim=(0, None))
     axes.legend(frameon=False, fontsize="small")
     return axes
 

@@ -1,6 +1,7 @@
 """Warm starts: reuse the checkpoint of a shorter run.
 
-Runs that differ only in the number of steps are equal until the shorter one ends or (schedule "wsd") starts to decay.
+Runs that differ only in the number of steps are equal until the shorter one ends or, with the schedule "wsd", until its
+learning rate starts to decay.
 """
 
 from dataclasses import dataclass
