@@ -130,7 +130,7 @@ def test_answers_are_those_of_the_process() -> None:
         (
             {"constraints": hs.Constraints.left_to_right(3)},
             {"known_states": [2] * 60},
-            r"^X: a sequence has probability zero under the start and known_states, which EM cannot change",
+            r"^X: a sequence has probability zero under the initial parameters and known_states; make more",
         ),
     ],
 )

@@ -49,7 +49,7 @@ class UnroundedHMM(Process):
 
     @functools.cached_property
     def logarithms(self) -> Tables:
-        """Log tables with the bits of hmmlearn; states are reversed, because hmmlearn breaks ties by the highest."""
+        """Log tables, bit-identical to hmmlearn's; states are reversed, because hmmlearn breaks ties by the last state."""
         initial, transition = (libm_log(part[0].numpy()) for part in self.params.rows()[:2])
         with np.errstate(divide="ignore"):
             emission_VS = np.log(np.ascontiguousarray(self.params.rows()[2][0].numpy().T))
@@ -78,7 +78,7 @@ class EncodedObservations(NamedTuple):
         process: Process of the symbols.
         symbols: Symbols of all sequences, one after the other (N,).
         lengths: Lengths of the sequences (n,).
-        sets: If some states are known, the pairs (symbol, allowed states) that are numbered in `symbols`; else None.
+        sets: If some states are known, the pairs (symbol, allowed states) to which `symbols` refers; else None.
     """
 
     process: UnroundedHMM
@@ -119,7 +119,7 @@ class PaddedBatch(NamedTuple):
         lengths: Lengths of the sequences (batch,).
         inside: True where an entry is no padding (batch, time).
         places: Row of X of each entry that is no padding.
-        numbers: Numbers of the sequences in X (batch,).
+        numbers: Index of each sequence in X (batch,).
     """
 
     observations: Int64[Tensor, "batch time"]

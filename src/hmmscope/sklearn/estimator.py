@@ -197,8 +197,8 @@ class HiddenMarkovModel(BaseEstimator):
             counts, total = self._expect(X, lengths, weights, known)
             if (counts.logs == -np.inf).any():
                 given = " and known_states" if known is not None else ""
-                rule = f"X: a sequence has probability zero under the start{given}, which EM cannot change"
-                raise InputError(f"{rule}; make its entries positive")
+                rule = f"X: a sequence has probability zero under the initial parameters{given}"
+                raise InputError(f"{rule}; make more of them positive, because EM keeps zeros")
             self._maximise(X, counts)
             monitor.report(total)
             if monitor.converged:

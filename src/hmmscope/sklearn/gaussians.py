@@ -83,7 +83,6 @@ class GaussianHMM(RealValuedHMM):
 
     @property
     def covars_(self) -> Array:
-        """Covariance matrices (S, feature, feature)."""
         spread = self.process().spread
         return (spread if spread.ndim == 3 else spread.diag_embed()).numpy().copy()
 

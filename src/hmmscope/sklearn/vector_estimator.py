@@ -143,7 +143,7 @@ def without_gaps(X: Array, num_states: int) -> Array:
 
 
 def bounded_below(covars: Array, least: float, matrices: bool) -> Array:
-    """Raise variances, or the eigenvalues of covariance matrices, to `least`."""
+    """Increase variances, or eigenvalues of covariance matrices, that are below `least` to `least`."""
     if least <= 0:
         if matrices and np.isfinite(covars).all():
             _refuse_collinear(covars)
