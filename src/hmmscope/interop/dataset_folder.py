@@ -91,7 +91,7 @@ configs:
 
 {told}
 
-## How to reproduce the bits
+## How to reproduce these samples
 
 | | |
 |---|---|

@@ -34,7 +34,7 @@ _REHEARSED = 5
 class LibraryModel(SequenceModel):
     """A `SequenceModel` around a language model of another library; it returns only the symbols' outputs.
 
-    Layers, MLPs and positions follow from the library's configuration or hook points.
+    Layers, MLPs and positions are found by the library's configuration or hook points.
 
     Activations are named as in `Decoder`. ``residual.0`` is the input of the first layer, ``residual.<l>`` the output
     of layer l. ``blocks.<l>.attention`` and ``blocks.<l>.mlp`` (l from 0) are the terms that block l adds to the

@@ -65,7 +65,7 @@ def write_seal(
 ) -> None:
     """Write the seal of a folder: the checksums of its files, except those in `leave`, and of files in `coming`.
 
-    `coming` maps files that will be written to their bytes. Folders in `whole` have no seals of their own.
+    `coming` holds the bytes of files that are written later. Folders in `whole` have no seals of their own.
     """
     assert kind in KINDS, kind
     coming = coming or {}
@@ -184,7 +184,8 @@ def read_seal(folder: Path, name: str = SEAL) -> Seal | None:
 def open_sealed(folder: Path, *, weights: bool = True, milestones: bool = True) -> Seal | None:
     """Read the seal of a folder and compare the files with its checksums; None if the folder has no seal.
 
-    If `weights` is false, weights of a run are not compared; if `milestones` is false, only its last checkpoint is.
+    If `weights` is false, the weights of a run are not compared; if `milestones` is false, only its last checkpoint is
+    compared.
     """
     seal = read_seal(folder)
     if seal is None:
@@ -232,7 +233,8 @@ def seal_report(folder: Path) -> SealReport:
     """Compare all files below a folder with the checksums in its seals.
 
     Raises:
-        DamagedError: A file differs from its checksum; the message names the first one. A folder may lack all its runs.
+        DamagedError: A file differs from its checksum; the message names the first one. The folder without all its runs
+            is accepted.
     """
     seal = open_sealed(folder)
     covered, runs = set() if seal is None else {*seal.files}, 0
