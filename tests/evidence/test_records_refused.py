@@ -114,7 +114,7 @@ _ENTRY = '[mine]\nsource = "s"\nsays = "s"\nreading = "r"\nversion = 1\n'
         ('experiment = "x"\n' + _ENTRY + "least_power = 0.0\n", r"least_power: must be between 0 and 1"),
         (
             'experiment = "x"\n' + _ENTRY + "printed = 1.0\n",
-            r"printed_in: must name the place in the paper from which printed was taken",
+            r"printed_in: must name the place in the paper that prints this effect",
         ),
         (
             'experiment = "x"\n' + _ENTRY.replace("version = 1", "version = 0"),

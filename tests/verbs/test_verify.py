@@ -32,7 +32,7 @@ def test_findings_follow_from_the_tables(call: Callable, tmp_path: Path) -> None
     told = call("check", str(kept))
     assert (told.code, told.error) == (0, "")
     assert "files agree with their checksums" in told.out
-    assert "findings follows from" in told.out
+    assert "findings recomputed from" in told.out
     forge(kept / "findings.json", "value", 0.125)
     told = call("check", str(kept))
     assert told.code == 4

@@ -90,7 +90,7 @@ class ModelFile:
 
     @contextmanager
     def imports_nothing_beside(self) -> Iterator[None]:
-        """Raise InputError for imports from the file's folder: named ones before the block, computed ones after it."""
+        """Raise InputError for imports from the file's folder: before the block by its code, after it by loaded modules."""
         self._require_none(self.siblings())
         modules, folder = {*sys.modules}, self.path.parent.resolve()
         installed = {place for one in sys.path if folder in (place := Path(one).resolve()).parents}  # an environment

@@ -187,7 +187,6 @@ class SequenceData(Dataset[Tensor]):
 
     @property
     def longest(self) -> int:
-        """Length of the longest sequence."""
         return int(self.lengths.max())
 
     @property

@@ -17,7 +17,7 @@ class Judged:
     Attributes:
         decides: name of the effect that decides.
         gates: the preconditions that were checked.
-        why: reason of the verdict "not tested", or a limit of another verdict; empty if there is none.
+        why: reason of the verdict "not tested", or a limitation of another verdict; else empty.
         budget: the training budget in words, if it is below the paper's.
         power: power of the rule; None if it was not computed.
     """

@@ -167,7 +167,6 @@ class Effect:
         return replace(self, value=2 * bound - self.value, low=low, high=high, values=values)
 
     def shifted(self, by: float) -> "Effect":
-        """Return the effect plus a constant."""
         low, high = (None if end is None else end + by for end in (self.low, self.high))
         return replace(self, value=self.value + by, low=low, high=high, values=tuple(one + by for one in self.values))
 

@@ -234,13 +234,13 @@ class ExplorerCurve:
 
 @dataclass(frozen=True, kw_only=True)
 class Explorer(Panel):
-    """A panel with curves of which the reader of a page selects some, with a list for each setting (choice).
+    """A panel with curves; the reader of a page selects some of them, with a list for each setting (choice).
 
     Args:
         choices: names of one to five settings, such as ("task", "model").
         curves: at least one curve; no two have equal values and names.
         title, x_label, y_label, y_min, y_max, log_x, log_y: see `Lines`.
-        overlay: the choice with curves of all values shown together (default: "model", else the last).
+        overlay: the choice for which curves of all values are shown together (default: "model", else the last).
     """
 
     x_label: str

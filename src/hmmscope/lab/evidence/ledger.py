@@ -128,7 +128,7 @@ def ledger(
 
     Args:
         folders: folders of experiments.
-        known: stored claims; if given, stored findings that code with the digest `source` wrote are not computed again.
+        known: stored claims; if given, findings stored by code with the digest `source` are not computed again.
         source: digest of the present code.
         examined: True also computes the sensitivity and power of each finding.
 

@@ -95,7 +95,7 @@ class ClaimRecord:
         budget: training budget of the paper's models, by column of the table "runs".
         parameters: numbers that the function of the claim reads with `parameter`.
         once: version of the rule for each digest that older files store instead.
-        stands: changes of tables, made by tests, after which the claim may stay decided, each with the reason.
+        stands: changes of tables in tests that may leave the claim decided, each with its reason.
     """
 
     name: str
@@ -142,7 +142,7 @@ class ClaimRecord:
         require(
             self.printed is None or bool(self.printed_in),
             "printed_in",
-            "must name the place in the paper from which printed was taken",
+            "must name the place in the paper that prints this effect",
             self.printed_in,
         )
 

@@ -107,7 +107,7 @@ class Rows(list[dict[str, Any]]):
         return self.estimates(value).effect(unit, resolution=resolution)
 
     def less(self, other: "Rows", value: str = "value", *, unit: str = "", resolution: float = 0.0) -> Effect | None:
-        """Return the mean difference to other rows, paired by seed, or None.
+        """Return the mean of these rows minus that of `other`, paired by seed; None without values.
 
         Sampling errors are treated as independent.
         """
@@ -126,7 +126,7 @@ class Rows(list[dict[str, Any]]):
         return found
 
     def beyond_twins(self, read: str) -> str:
-        """Format the fraction explained beyond untrained controls at the best layer; "" without controls.
+        """Format the fraction of variance left by untrained controls that the best layer explains; "" without controls.
 
         Args:
             read: column that selects the best layer, "accuracy" or "r2".

@@ -1,4 +1,4 @@
-"""Sensitivity of verdicts to choices: the margin of the rule, numbers of the claim, and each single seed."""
+"""Sensitivity of verdicts to choices: the rule's margin or smallest effect, parameters of the claim, and each seed."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace

@@ -182,7 +182,7 @@ class Printed(Rule):
 
     Args:
         bound: the printed number.
-        margin: half-width above which nothing is decided.
+        margin: largest half-width of the interval at which a claim is reproduced.
     """
 
     name: ClassVar[str] = "printed"
@@ -382,7 +382,7 @@ def at_budget(
     """Return the verdict at a training budget below the paper's, and a text on the budget.
 
     Returns:
-        "not at this budget" instead of "not reproduced" if more could help; ``at 640,000 sequences (the paper:
+        "not at this budget" instead of "not reproduced" if more training could help; ``at 640,000 sequences (the paper:
             500,000,000)``, or "".
     """
     known = [name for name in papers if name in spent] or [name for name in ("sequences", "tokens") if name in spent]

@@ -60,7 +60,6 @@ class Outlook:
         return [gate for gate in self.gates if not gate.is_open]
 
     def lines(self) -> Iterator[str]:
-        """Yield lines for a terminal."""
         yield f"{self.claim.name}: {self.answer()}"
         for gate in self.gates:
             about = f" ({', '.join(gate.of)})" if gate.of else ""
@@ -117,7 +116,7 @@ def warning_of(plan: ExperimentPlan) -> str | None:
     if not found or any(one.decides for one in found):
         return None
     why = f"{found[0].claim.name}: {found[0].answer()}"
-    return f"warning: this plan can decide none of its {len(found)} claims ({why}); --dry-run prints every gate"
+    return f"warning: this plan can decide none of its {len(found)} claims ({why}); --dry-run prints every precondition"
 
 
 def _outlook(plan: ExperimentPlan, claim: Claim, folders: Sequence[Path]) -> Outlook:

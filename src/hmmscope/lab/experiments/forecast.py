@@ -59,8 +59,8 @@ def _time(plan: ExperimentPlan, counted: dict[str, ResourceEstimate], repeats: i
     if measure:
         seconds, shapes = _training_time(plan, counted)
         yield (
-            f"time         about {duration(repeats * seconds)} of {by} to train, from a few steps of each of "
-            f"{shapes} shape{'s' * (shapes > 1)}"
+            f"time         about {duration(repeats * seconds)} of {by} to train, by timing a few steps of each "
+            f"of {shapes} model shape{'s' * (shapes > 1)}"
         )
     elif plan.scale in ON_GPU and None not in on_gpu:
         return

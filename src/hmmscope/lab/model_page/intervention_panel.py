@@ -23,7 +23,8 @@ def pushed(model: nn.Module, dataset: ProcessDataset, layer: str) -> dict[str, A
     """Return predictions after moving the belief about one HMM at one position of a layer towards each state.
 
     With fraction a towards state s (one-hot e_s), the belief b becomes b' = (1 - a) b + a e_s, and the activation x
-    becomes x + (b' - read(x)) G, with read and G of `belief_interventions`. "exact" holds the Bayes optimum for b'.
+    becomes x + (b' - read(x)) G. The affine map read returns beliefs, and G (`writing`) maps their changes to
+    activations. "exact" holds the Bayes optimum for b'.
     """
     process = dataset.process
     taken, times = registry.adapted(model, [layer]), belief_times(dataset)

@@ -11,7 +11,7 @@ from hmmscope.lab.report.series_style import log_floor
 def shared(panels: Sequence[Panel], columns: int) -> list[Panel]:
     """Give panels of one quantity the same y axis if the values of each panel fill at least half of it.
 
-    Otherwise panels in one row of the figure share an axis under that condition.
+    Otherwise only panels in one row of the figure share an axis, under the same condition.
     """
     found = list(panels)
     groups: dict[tuple[type, str, bool], list[int]] = {}

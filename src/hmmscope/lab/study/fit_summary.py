@@ -91,7 +91,8 @@ def _entries(rows: Sequence[dict[str, Any]]) -> Figure:
         name="entries",
         title="Parameter uncertainty of the HMM chosen by BIC",
         caption="Posterior means with 95 % intervals of the largest parameters, by Gibbs sampling with uniform priors on "
-        "rows. The label i>j means the transition from state i to state j, or symbol or coordinate j in state i.",
+        "rows of probabilities. The label i>j means the transition from state i to state j, or symbol or coordinate j in "
+        "state i.",
         panels=tuple(panels),
     )
 

@@ -164,7 +164,7 @@ class Prepared:
 
 
 class PreparedNumbers(Prepared):
-    """The data of a study of numbers, cut into pieces, and the settings."""
+    """`Prepared` for numbers."""
 
     kind = EmissionHMM
     target, unit, counting = "density", "observation", ("autoregression",)

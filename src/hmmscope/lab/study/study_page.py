@@ -159,8 +159,8 @@ def _contexts(rows: Rows) -> Figure:
     return Figure(
         name="contexts",
         title="Loss of the HMM minus loss of the network, by context",
-        caption="Bars show the mean loss of the HMM minus that of the network after a context, for contexts of the largest "
-        "total difference, labelled context|next symbol with the largest difference. The table contexts has more.",
+        caption="Bars show the mean loss of the HMM minus that of the network after a context, for the contexts with the "
+        "largest total difference. Labels are context|symbol; the symbol has the largest difference.",
         panels=tuple(panels),
     )
 

@@ -59,7 +59,7 @@ class FactOptions:
         block_entropies: Largest block for the block entropies, in observations.
         observability: Largest number k of observations for the observability gamma_k.
         memory: Longest memory of the evaluated predictors, in observations.
-        horizon: Number of observations before the error of a memory is measured; zero chooses a number.
+        horizon: Number of observations after which the errors for `memory` are measured; zero chooses a number.
         mixing: Whether to compute the mixing time.
         mixed_states: Largest number of mixed states (reachable belief states).
         ngram_baselines: "NxL" for n-gram baselines in prompts of N demonstrations of length L; empty for none.

@@ -20,8 +20,8 @@ class FolderKind:
         holds: Function (names of files in a folder) -> True if they show that the folder is of this type.
         file: Name of a file that only folders of this type have, for folders without checksums; empty if there is none.
         recompute: Function that recomputes the numbers of a folder with verified files, and describes each that differs.
-        check: Function (path) -> description and files; it verifies a folder that has no checksums by design.
-        check_model: Function (path, model file or None) -> description; it verifies a folder with checksums.
+        check: Function (path) -> line for the user, report on files; it verifies a folder without checksums by design.
+        check_model: Function (path, model file or None) -> line for the user; it verifies a folder with checksums.
     """
 
     is_one: Callable[[Path], bool] = _nothing

@@ -62,7 +62,7 @@ class SequenceInputOptions:
     sort: bool = said("sort rows by time", False, group=READING)
     duplicates: str | None = said("keep the first or last row of a time step", metavar="WHICH", group=READING)
     missing: str | None = said(
-        "markers of a missing observation, such as NA,N,-; write none for no marker", metavar="NAMES", group=READING
+        "markers of a missing observation, such as NA,N,-; none stands for null values", metavar="NAMES", group=READING
     )
     axis: int | None = said(
         "time axis of an array: 0 if each column is a sequence, 1 if each row is", metavar="0|1", group=READING
@@ -119,7 +119,7 @@ class RunOptions(ExecutionOptions, OverrideOptions):
     examples = ("hmmscope run quickstart --out runs/quickstart", "hmmscope run limits-fig3 --dry-run")
 
     experiment: str = given(
-        "a name from hmmscope show experiments; or multitask, limits or all: every experiment, and the ledger"
+        "a name from hmmscope show experiments; or multitask, limits or all for all of their experiments, and the ledger"
     )
     scale: str = said("size: smoke (seconds), small (minutes on 2 cores), medium (hours), gpu or paper", "small")
     out: str | None = said("write into this new folder", metavar="DIR")
@@ -132,7 +132,7 @@ class RunOptions(ExecutionOptions, OverrideOptions):
     only_first: int | None = said("run the first N seeds only; --resume runs the rest", metavar="N")
     measure_only: bool = said("with --resume: train nothing; measure the runs already in the pool", False)
     reuse: str | None = said("reuse the measurements in this folder without training", metavar="DIR")
-    protocol: str | None = said("file that fixes the analysis before the data; --dry-run writes it", metavar="FILE")
+    protocol: str | None = said("file that fixes the plan and the decision rules; --dry-run writes it", metavar="FILE")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,7 +143,7 @@ class TrainCommandOptions(SequenceInputOptions, OverrideOptions):
     examples = ("hmmscope train mess3 --out runs/mess3", "hmmscope train mess3 --out runs/wide --model.width 128")
 
     config: str = given(
-        "a YAML file, the folder of a run, a preset, a process, or a file of sequences (--process.cut ...)"
+        "a YAML file, the folder of a run, a preset, a process, or a file of sequences (--process.cut N cuts long ones)"
     )
     out: str | None = said("write into this new folder", metavar="DIR")
     model: str | None = said("train this registered model, or your own module", metavar="NAME|FILE.py:NAME")
@@ -210,9 +210,9 @@ class InferOptions(SequenceInputOptions, OverrideOptions):
         "properties of the process)",
         default=None,
     )
-    out: str | None = said("write a new .jsonl with a row per position, or the .json of a process", metavar="FILE")
+    out: str | None = said("write a new .jsonl with a row per position, or for a process a new .json", metavar="FILE")
     memory: int = said(
-        "predict from the last L symbols only; for a process, print the errors of memories of 1 to L", 0, metavar="L"
+        "predict from the last L symbols only; for a process, print the errors of memory lengths 1 to L", 0, metavar="L"
     )
     seed: int = said("seed of random draws", 0)
     allow_drop_tiny: bool = said("round positive probabilities below 2^-32 to zero", False)
@@ -227,12 +227,12 @@ class InferOptions(SequenceInputOptions, OverrideOptions):
     block_entropies: int = said("print entropies of blocks of 1 to N observations", 0, metavar="N", group=OF_PROCESS)
     observability: int = said("print the observability of 1 to K observations", 0, metavar="K", group=OF_PROCESS)
     mixing: bool = said("print the mixing time of the belief state", False, group=OF_PROCESS)
-    horizon: int = said("observations before the error of a memory is measured", 0, metavar="T", group=OF_PROCESS)
+    horizon: int = said("measure the errors of --memory after T observations", 0, metavar="T", group=OF_PROCESS)
     mixed_states: int = said("list up to N reachable belief states (mixed states)", 0, metavar="N", group=OF_PROCESS)
     ngram_baselines: str = said(
         "print the losses of n-gram baselines after N demonstrations of length L", "", metavar="NxL", group=OF_PROCESS
     )
-    samples: int = said("estimate what has no exact answer from N samples", 1000, metavar="N", group=OF_PROCESS)
+    samples: int = said("use N samples for estimates that replace exact answers", 1000, metavar="N", group=OF_PROCESS)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -250,8 +250,8 @@ class FitCommandOptions(SequenceInputOptions, Options):
         "number of states; among several, such as 2,4,8, the smallest BIC decides", metavar="S", required=True
     )
     choose: str | None = said(
-        "rule for the number of states: bic, or evidence (default: bic, and for short data an interval from the "
-        "evidence)",
+        "rule for the number of states: bic, or evidence (marginal likelihood; default: bic, and for short data an "
+        "interval from the evidence)",
         metavar="RULE",
     )
     out: str = said("write the HMM to a new .json, .npz or .safetensors", metavar="FILE", required=True)
@@ -308,7 +308,7 @@ class AnalyseOptions(SequenceInputOptions, OverrideOptions):
     length: int | None = said("observations per sample, as in training; required with a process", metavar="T")
     out: str | None = said("write the table into this new .jsonl (default: RUN/analysis)", metavar="FILE")
     over_checkpoints: bool = said("run at every stored checkpoint (training.num_log_checkpoints sets them)", False)
-    sequences: str | None = said("with curves: use your sequences and the optimum of the run's process", metavar="FILE")
+    sequences: str | None = said("with instrument curves: use these sequences and the run's optimum", metavar="FILE")
     export: str | None = said("write the model into a new folder that AutoModelForCausalLM opens", metavar="DIR")
 
 
@@ -336,7 +336,7 @@ class ReportOptions(Options):
     examples = ("hmmscope report limits-fig3", "hmmscope report runs/a runs/b --figures figures")
 
     folders: tuple[str, ...] = given(
-        "folders of experiments or runs; or the name of an experiment, whose results this checkout keeps", metavar="DIR"
+        "folders of experiments or runs; or the name of an experiment with results in this checkout", metavar="DIR"
     )
     out: str | None = said("write this page (default: report.html)", metavar="FILE", flags=("-o", "--out"))
     figures: str | None = said("write the figures as files into FOLDER, for papers, talks or the web", metavar="FOLDER")
@@ -367,7 +367,7 @@ class CheckOptions(Options):
 
     folders: tuple[str, ...] = given(
         "folders of runs, experiments, sweeps, pools, exports, submissions or cards (default: test versions, exact bits, "
-        "disk and extras)",
+        "disk and optional packages)",
         metavar="FOLDER",
         default=(),
     )

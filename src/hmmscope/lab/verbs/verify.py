@@ -44,7 +44,7 @@ def verify(folders: Sequence[str], quiet: bool) -> None:
 
     Raises:
         DamagedError: A file differs from its checksum, or a recomputed number from the stored one.
-        RefusedError: All files agree with their checksums, but a folder has no checksums (seal.json).
+        RefusedError: A folder has no checksums (seal.json); all files with checksums agree with them.
     """
     unsealed = []
     for folder in map(Path, folders):
@@ -164,12 +164,8 @@ def _experiment(folder: Path) -> list[str]:
             data = sorted(data, key=_claim)
         words = _FINDING_WORDS if name == "findings.json" else _FIGURE_WORDS
         _same(_without(stored, words), _without(data, words), f"{folder / name}: ", _TABLES)
-    made = (
-        "1 file of findings follows"
-        if len(derived) == 1
-        else f"{len(derived)} files of figures and findings follow from the tables"
-    )
-    said = [f"{made} from {len(tables)} tables"]
+    made = "1 file of findings" if len(derived) == 1 else f"{len(derived)} files of figures and findings"
+    said = [f"{made} recomputed from {len(tables)} tables"]
     pool, rows, found = folder.parent / "trained", list(tables.get("runs", ())), 0
     for part in store.read_table(folder / INDEX) if (folder / INDEX).is_file() else ():
         there = [path for name in part.get("runs", {}) if (path := RunTask(pool, name).folder).is_dir()]
@@ -182,7 +178,7 @@ def _experiment(folder: Path) -> list[str]:
             again = {"seed": row["seed"]} | run_row(row["label"], RunTask(pool, row["run"]).folder)
             _same(row, again, f"{folder / 'tables' / 'runs.jsonl'}: {row['run']}: ", _TABLES)
             found += 1
-    return [*said, f"{found} rows of runs follow from the runs in {pool}"] if found else said
+    return [*said, f"{found} rows of runs recomputed from {pool}"] if found else said
 
 
 def _sweep(folder: Path) -> list[str]:
@@ -195,7 +191,7 @@ def _sweep(folder: Path) -> list[str]:
             raise DamagedError(f"{folder / 'table.jsonl'}: has {rows}, but the grid has {len(points)} runs")
         for stored, row in zip(kept, table_rows(folder, list(points.values())), strict=True):
             _same(stored, row, f"{folder / 'table.jsonl'}: {row['run']}: ", _TABLES)
-        said = [f"{len(points)} rows follow from the runs"]
+        said = [f"{len(points)} rows recomputed from the runs"]
     done = [name for name in points if RunTask(folder, name).is_done()]
     for name in done:
         seals.open_sealed(RunTask(folder, name).folder)

@@ -94,7 +94,7 @@ class Timeline {
     });
     const best = pattern.length ? pattern.reduce((most, weight, u) => (weight > pattern[most] ? u : most), 0) : 0;
     const back = pattern.length - 1 - best;
-    const where = pattern.length ? `most on ${back ? `${back} back` : "the last column"}, ${percent(pattern[best])}` : "no input yet";
+    const where = pattern.length ? `most on ${back ? `${back} back` : "the last position"}, ${percent(pattern[best])}` : "no input yet";
     cells.setAttribute("aria-label", `${name}${silent ? ", ablated" : ""}: ${where}`);
   }
 }
