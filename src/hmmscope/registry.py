@@ -196,7 +196,6 @@ def named_size(name: str, model: str, about: str, **fields: Any) -> None:
 
 
 def sizes() -> dict[str, Size]:
-    """Return all registered sizes by name."""
     entries("model")
     return dict(sorted(_sizes.items()))
 

@@ -81,7 +81,6 @@ class VectorData:
         return torch.nn.utils.rnn.pad_sequence(parts, batch_first=True, padding_value=torch.nan)
 
     def describe(self) -> str:
-        """Return the sizes of the data as text."""
         width, least, most = self.rows.shape[1], int(self.lengths.min()), int(self.lengths.max())
         said = f"{self.num_observations} observations of {width} coordinate{'s' * (width != 1)} in {len(self)} sequence"
         said += f"{'s' * (len(self) != 1)} of {least}" + (f" to {most}" if most > least else "")
