@@ -72,7 +72,7 @@ class DrivenSystem(Shown):
 
     @property
     def smallest_scale(self) -> float:
-        """The smallest α of Theorem 5.1 that is exact for every sequence, 2‖b_0‖.
+        """The smallest α with which Theorem 5.1 is exact for every sequence, 2‖b_0‖.
 
         Raises:
             InputError: General matrices have no known bound.

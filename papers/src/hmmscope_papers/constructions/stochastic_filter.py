@@ -49,14 +49,14 @@ UNIT = 2**64
 class BeliefOperators(Shown):
     """Exact rational matrices: belief after o_1 .. o_t  =  read (M_{o_t} .. M_{o_1} start) / sum.
 
-    M_o[s', s] = P(s' | s) P(o | s'). As in [Limits], `start` is a known state before the first observation, added if no
-    transition row equals the initial distribution.
+    M_o[s', s] = P(s' | s) P(o | s'). As in [Limits], `start` is a known state before the first observation; it is a new
+    state if no transition row equals the initial distribution.
 
     Attributes:
         numerators_VSS: Matrices M_o in units of 2^-64, as Python integers.
         start_S: Vector before the first observation, in units of 2^-64.
         read_OS: Map from the chain's states to the outputs.
-        initial_O: Distribution of the first observation's state (labelled HMM: of the start).
+        initial_O: Distribution of the first observation's state (for a labelled HMM, of the initial state).
     """
 
     numerators_VSS: NDArray[np.object_]

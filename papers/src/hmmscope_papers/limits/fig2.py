@@ -235,7 +235,6 @@ def doublings(bounds: tuple[float | None, float | None]) -> float | None:
 
 @lab.claim("limits-rnn-converges-faster")
 def converges_faster(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measurement:
-    """Measure `advantage` by task, without the evaluations in the first tenth of training."""
     rows = alike(tables["epochs"])
     first = {
         task: lab.parameter(numbers, "first", FIRST) * max(own.values("sequences"))

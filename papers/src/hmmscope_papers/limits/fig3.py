@@ -268,8 +268,6 @@ def doubles(tables: lab.Tables, numbers: Mapping[str, Any]) -> lab.Measurement:
 
 @lab.claim("limits-fit-length-power")
 def power(tables: lab.Tables, numbers: Mapping[str, Any]) -> lab.Measurement:
-    """Measure log2(fit length / 2^layers) at the worst depth, for 2^layers below the sequence length."""
-
     def least(found: fits.Lengths, longest: int) -> lab.EstimateWithError | None:
         logs = [(n, fits.log2(length)) for n, length in found.items() if 2**n < longest]
         return min((one - lab.EstimateWithError(n) for n, one in logs), default=None)

@@ -1,7 +1,7 @@
 """Training configurations shared by the experiments of [Limits]: six tasks, RNN and Transformers by depth.
 
-Reduced scales differ from the paper in length, width, steps, number of actions and fresh samples. Except at scale
-smoke, reduced scales have no curriculum, and the RNN sees as many sequences as the Transformers. At these scales cycles
+Reduced scales differ from the paper in length, width, steps and number of actions, and draw fresh samples. Except at
+scale smoke, they have no curriculum, and the RNN sees as many sequences as the Transformers. At these scales cycles
 generate A5, and learning rates were chosen on a seed that is not used again. Claims are decided at scale medium.
 """
 

@@ -29,7 +29,7 @@ from hmmscope_papers.constructions import LeastSquares
 def sample_counts(
     windows: Windows, num_samples: int, num_draws: int, seed: int = 0
 ) -> Int64[Tensor, "draw window symbol"]:
-    """Count how often each window is followed by each symbol, in lexicographic order.
+    """Count how often each symbol follows each window, with windows in lexicographic order.
 
     Demonstration i of draw d is sample d * num_samples + i of the stream "train" of `seed`.
     """

@@ -68,7 +68,7 @@ def sample_figure(tables: lab.Tables) -> lab.Figure:
         return lab.lines(
             title,
             over_draws(rows.where(road="Transformer"), key, "Transformer", "model"),
-            over_draws(rows.where(road="algebra"), key, "same weights by algebra", "other"),
+            over_draws(rows.where(road="algebra"), key, "plain gradient descent", "other"),
             over_draws(rows, bound, "bound", "ceiling"),
             *more,
             x_label="samples n",
@@ -114,7 +114,7 @@ def memory_figure(rows: lab.Rows) -> lab.Figure:
             lab.lines(
                 "",
                 band(rows, "memory_length", f"Transformer, {few} samples", "model", y="network_total"),
-                band(rows, "memory_length", f"same weights by algebra, {many} samples", "other", y="total"),
+                band(rows, "memory_length", f"plain gradient descent, {many} samples", "other", y="total"),
                 band(rows, "memory_length", "infinitely many samples and steps", "optimum", y="limit"),
                 band(rows, "memory_length", "best prediction from L symbols", "baseline", y="memory"),
                 band(rows, "memory_length", "upper bound of the memory error", "ceiling", y="certificate"),

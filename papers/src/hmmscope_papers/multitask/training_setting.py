@@ -174,7 +174,7 @@ def spread(process: Any, count: int) -> Mixture:
 
 
 def counting_rows(dataset: ProcessDataset, count: int) -> list[dict[str, Any]]:
-    """Probe the component from frequencies of symbols and of pairs.
+    """Probe the component (HMM) from the frequencies of symbols and neighbouring pairs in a prompt.
 
     Returns:
         rows (frequencies, accuracy, low, high, chance, samples).
