@@ -181,9 +181,9 @@ def _forgetting(speed: str, follow: float, **fields: Any) -> BenchmarkTask:
 
 _EVERY = (
     _group("parity", "Z2", "The parity of the bits so far.", light=True),
-    _group("z60", "Z60", "The running sum modulo 60 of two generators, an abelian group."),
-    _group("a5", "A5", "The running product of two elements of A5, the smallest non-solvable group.", light=True),
-    _group("s5", "S5", "The running product of two permutations of five elements."),
+    _group("z60", "Z60", "The sum so far, modulo 60, of symbols that stand for two generators of Z60 (abelian)."),
+    _group("a5", "A5", "The product so far of two elements of A5, the smallest non-solvable group.", light=True),
+    _group("s5", "S5", "The product so far of two permutations of five elements."),
     _forgetting("quick", 0.6),
     _forgetting("middling", 0.9),
     _forgetting("slow", 0.99, light=True),

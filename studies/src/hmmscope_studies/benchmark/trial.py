@@ -65,7 +65,7 @@ def _require_weights(model: nn.Module) -> None:
 def require_causal(model: nn.Module, task: BenchmarkTask, samples: ScoredSamples, count: int) -> None:
     """Raise InputError if a prediction depends on later symbols, or differs when it is repeated.
 
-    In each of `count` samples, the positions after a cut are replaced by those of the previous sample.
+    In each of `count` samples, the tokens after one position are replaced by those of the previous sample.
     """
     asked, batch = task.asked(samples.trained), samples.batch(samples.trained, count)
     columns = torch.from_numpy(asked.token_positions)

@@ -160,7 +160,7 @@ def _named(longest: int, layers: int) -> str:
 
 @lab.claim("limits-depth-saturates")
 def saturates(tables: lab.Tables) -> lab.Measurement:
-    """Measure fit-length growth in the last doubling of training, except at depths that fit the sequence before it."""
+    """Measure fit-length growth in the last doubling of training, except at depths that fit the sequence earlier."""
     found: dict[str, lab.Effect] = {}
     for (longest, layers), own in _deep(tables).by("longest", "layers").items():
         effect = over_seeds(own, last_octave, "doublings of the fit length over the second half of training")
@@ -190,7 +190,7 @@ def speed(tables: lab.Tables) -> lab.Measurement:
         known = [(n, lab.EstimateWithError(math.log2(count))) for n, count in reached if count is not None]
         return slope(known) if len(known) > 1 else None
 
-    effect = over_seeds(rows, of_seed, "doublings of the number of sequences per layer")
+    effect = over_seeds(rows, of_seed, "doublings of the number of sequences per additional layer")
     counts = each(rows, "layers", lambda own: steps_to(own))
     said = "; ".join(f"{model_name(n)} {count.value:,.0f}" for n, count in counts.items())
     return lab.Measurement(
