@@ -46,7 +46,7 @@ def belief_space(
         dataset: samples of an HMM, a generalised HMM or a mixture.
         layers: module names (default: the residual stream).
         num_samples: number of samples.
-        num_factors: number of factors with equally many states, which are the digits of the state index.
+        num_factors: number of factors with equally many states; their states are the digits of the state index.
 
     Returns:
         Rows (layer, layer_name, quantity, value, samples).

@@ -195,8 +195,8 @@ def geometry(
             samples, twins, share, share_low, share_high, beyond_twins). `fitted` is the R² on training samples,
             `ceiling` the R² of the best estimate from the observations, `from_prediction` the R² of an affine map from
             the exact prediction, `twins` the mean R² of the untrained controls, and `share` the explained fraction of
-            the variance that they leave unexplained; `beyond_twins` is its text, or why it is unknown. 95 % intervals
-            are over test samples, for `share` also over controls.
+            the variance that they leave unexplained; `beyond_twins` is `share` as text, or why it is unknown. 95 %
+            intervals are over test samples, for `share` also over controls.
 
     Raises:
         InputError: the process has no belief states, or a layer is unknown.

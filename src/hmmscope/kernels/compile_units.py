@@ -1,7 +1,4 @@
-"""Functions that are compiled once per number type (float32, float64) and called by their address.
-
-Their annotations are the argument types.
-"""
+"""Functions, annotated with argument types, that are compiled once for float32 and float64 and called by address."""
 
 import ctypes
 import functools
