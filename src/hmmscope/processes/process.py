@@ -202,7 +202,7 @@ class Process(StateMethods, ABC):
     def driving_matrices(
         self,
     ) -> tuple[Float64[Tensor, "symbol dimension dimension"], Float64[Tensor, " dimension"], bool]:
-        """Return matrices A_v (new = A_v @ old), the initial vector, and whether symbol probabilities depend on the state."""
+        """Return matrices A_v (new = A_v @ old), the initial vector, and whether the state affects symbol probabilities."""
         raise self.missing_capability_error(DRIVING)
 
     def card(self) -> list[str]:
