@@ -166,4 +166,5 @@ clean:
 	$(PIP) --no-deps --only-binary :all: --require-hashes -r constraints/locked.txt; code=$$?; wait $$! && exit $$code
 	$(PIP) --only-binary :all: $(CONSTRAINT) torch
 	$(PIP) --no-deps --no-build-isolation -e . -e papers -e studies
+	$(BIN)/hmmscope check --compile -q  # so that first calls and tests find compiled kernels
 	touch $@
