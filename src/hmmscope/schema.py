@@ -281,7 +281,7 @@ def require_names(field: str, value: object) -> list[str]:
 def items_of(value: object) -> list[Any] | None:
     """Return the items of a list or array, or None."""
     try:
-        return list(value) if isinstance(value, Iterable) and not isinstance(value, str) else None
+        return list(value) if isinstance(value, Iterable) and not isinstance(value, str | bytes) else None
     except TypeError:  # an array without axes
         return None
 

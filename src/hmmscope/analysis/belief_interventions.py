@@ -19,7 +19,7 @@ from hmmscope.datasets.process_dataset import ProcessDataset
 from hmmscope.datasets.targets import check_target, make_target
 from hmmscope.processes.params import HMMParams
 from hmmscope.processes.vector_process import following
-from hmmscope.schema import options_of, require, require_count, require_known
+from hmmscope.schema import options_of, require, require_count, require_known, require_names
 from hmmscope.seeds import torch_generator
 
 #: Relative threshold for zero singular values: beliefs sum to one, so one direction is never read.
@@ -109,7 +109,7 @@ def belief_interventions(
     options = options_of(options, InterventionOptions)
     require_count("num_samples", num_samples, 16, " (some fit the map, the others are edited)")
     check_target(answer, "answer")
-    for intervention in interventions:
+    for intervention in require_names("interventions", interventions):
         require_known("interventions", intervention, INTERVENTIONS)
     names = layers_read(model, layers)
     task = _InterventionData(model, dataset, num_samples, _positions(dataset, options.num_positions), answer)
