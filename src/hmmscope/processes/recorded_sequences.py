@@ -50,9 +50,7 @@ class RecordedSequences(Process):
 
     def __init__(self, data: SequenceData, law: Process | None = None) -> None:
         if law is not None:
-            require(
-                data.num_symbols == law.num_symbols, "symbols", f"must be {law.num_symbols} as in law", data.num_symbols
-            )
+            require(data.num_symbols == law.num_symbols, "symbols", f"must be {law.num_symbols}", data.num_symbols)
             self.prior = PriorProcess(law, 1.0)
         self.data, self.num_symbols, self.symbols = data, data.num_symbols, data.symbols
         self.title, self.read_options = data.title, data.read_options
