@@ -51,7 +51,7 @@ def paper_floors(
 
     Args:
         tasks: Some of "cyclic-rnd" (adds rows for its variants augmented and first action hidden), "ran-hmm", "ran-lds".
-        seed: Instance i has the seed `seed` times `instances` plus i.
+        seed: Instance i has the seed `seed * instances + i`.
         num_samples: Number of sequences.
         backward: Backward probabilities of Cyclic-RND.
         instances: Number of instances, at least 1.

@@ -33,7 +33,7 @@ _WHOLE = {"samples": 512, "first_position": 4, "memory_lengths": [2, 4], "num_st
 
 @registry.experiment("multitask-fig1")
 class MultiTaskFig1(PoolFigure):
-    """Accuracy of all predictors on prompts of the pool, of held-out pairs and of new HMMs."""
+    """Accuracy of all predictors on prompts of the pool, of held-out pairs of its parts and of new HMMs."""
 
     title = "Accuracy rises with demonstrations and along the test sequence"
     in_paper: tuple[str, str] | None = (

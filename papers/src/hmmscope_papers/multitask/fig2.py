@@ -83,7 +83,7 @@ class MultiTaskFig2(PoolFigure):
                 centred + "without variation depends only on content. ",
             ),
             ("variation", "cv", "Variation of attention logits by layer", raw),
-            ("attention-change", "attention_change", "Change of the attention by layer", change),
+            ("attention-change", "attention_change", "Change of the attention under permutation, by layer", change),
         )
         return [
             *(_by_layer(rows, name, metric, title, text) for name, metric, title, text in shown),

@@ -225,7 +225,7 @@ def geometric(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measuremen
         unit="fraction of processes",
     )
     text = (
-        f"The memory error of the slowest of {len(rates)} processes falls by "
+        f"In the process with the slowest decay, of {len(rates)}, the error falls by "
         f"{min(row['rate'] for row in rates):.3f} nats per observation. In all processes the error stays within a factor "
         f"of {math.exp(max(row['residual'] for row in rates)):.2f} of an exponential."
     )
@@ -257,7 +257,7 @@ def factor_of_rank(tables: lab.Tables) -> lab.Measurement:
     first = rows.where(memory_length=1)
     errors = {d: lab.Effect.pooled([row["total_variation"] for row in group]) for d, group in first.by("rank").items()}
     text = (
-        "With one observation, the memory error is "
+        "From the last observation alone, the error of predictions is "
         f"{'; '.join(f'{error.short()} at rank {d}' for d, error in errors.items())}."
     )
     return lab.Measurement(

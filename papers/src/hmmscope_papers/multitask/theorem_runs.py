@@ -224,7 +224,7 @@ def _bounds(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measurement:
         "After every layer the distance from least squares is at most "
         f"{max(row['error'] / row['bound'] for row in steps):.2f} of its bound. Over sets of demonstrations, the root "
         f"mean square of the generalisation error is at most {largest['generalisation']:.2f} of its bound, that of "
-        f"generalisation and optimisation error {largest['estimation']:.2f}, and that of the total error "
+        f"generalisation and optimisation together {largest['estimation']:.2f}, and that of the total error "
         f"{largest['total']:.2f}."
     )
     return lab.Measurement(effects, text)
