@@ -199,7 +199,9 @@ def _arguments(name: str, values: Values, rng: random.Random, *, wrong: bool = T
     for one in some:
         given[one.name] = values.wrong()
     if name in _LONG:
-        given[ours[0].name] = values.wrong()
+        while isinstance(first := values.wrong(), hs.Process | hs.ProcessDataset):  # would train or fit for long
+            continue
+        given[ours[0].name] = first
         given |= {"out": "made"} if "out" in {one.name for one in ours} else {}
     return given
 

@@ -172,6 +172,7 @@ BATCH = hs.ProcessDataset("mess3", length=4)[0:2]
         (lambda: hs.train(torch.tensor(1), "made"), "sequences"),
         (lambda: hs.capture_activations(rnn(), np.ones((2, 2)), torch.zeros(1, 2)), "layers"),
         (lambda: belief_interventions(rnn(), CORPUS, interventions=b""), "interventions"),
+        (lambda: hs.read_vectors([[0.5]], width={}), "width"),
         (lambda: hs.read_vectors([[0.5]], axis=np.ones(2)), "axis"),
         (lambda: hs.read_vectors([[0.5]], column=torch.tensor(1)), "column"),
         (lambda: hs.fit([[0, 1]], np.array(3)), "num_states"),
@@ -186,6 +187,7 @@ BATCH = hs.ProcessDataset("mess3", length=4)[0:2]
         (lambda: hs.SequenceData([[0, 1]], symbols_from="text"), "symbols_from"),
         (lambda: hs.make_model("rnn", num_symbols=3, max_length=np.ones(2)), "max_length"),
         (lambda: hs.fit_length([[1.0]], "\0", 0.5), "positions"),
+        (lambda: hs.fit_length(np.array(0.5), [1], 0.5), "losses"),
         (lambda: hs.fit_length([["a"]], [1], 0.5), "losses"),
     ],
 )

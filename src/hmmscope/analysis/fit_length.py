@@ -14,7 +14,7 @@ from hmmscope.analysis.activations import target_probs
 from hmmscope.axes import Bool, Float64, Tensor
 from hmmscope.datasets.process_dataset import Batch, ProcessDataset
 from hmmscope.datasets.targets import Target, make_target
-from hmmscope.schema import require, require_count, require_known
+from hmmscope.schema import items_of, require, require_count, require_known
 
 #: Samples per forward pass.
 _BATCH = 256
@@ -225,7 +225,7 @@ def fitted_positions(
     require(is_rate, "error_rate", "must be a number above 0", error_rate)
     require_count("last", last)
     for name, value in {"losses": losses, "positions": positions}.items():
-        require(isinstance(value, Collection), name, "must be a list", value)
+        require(isinstance(value, Collection) and items_of(value) is not None, name, "must be a list", value)
     require(len(losses) >= 1, "losses", "must have at least 1 epoch", len(losses))
     require(all(isinstance(one, Integral) for one in positions), "positions", "must be integers", positions)
     ascending = all(a < b for a, b in pairwise(positions))

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from hmmscope.axes import Float64, Int64, Tensor
 from hmmscope.errors import InputError
-from hmmscope.schema import refuse_masked, require, require_known, shown, unknown_name
+from hmmscope.schema import refuse_masked, require, require_count, require_known, shown, unknown_name
 from hmmscope.sequences import sources
 from hmmscope.sequences.columns import as_labels, to_plain
 from hmmscope.sequences.gaps import Missing
@@ -134,6 +134,8 @@ def read_vectors(
     require(column is None or listed, "column", "must be a name or a list of names", column)
     good = isinstance(symbols_from, ReadOptions | None)
     require(good, "symbols_from", "must be the read_options of an earlier reading", symbols_from)
+    if width is not None:
+        require_count("width", width)
     columns = None if column is None else [column] if isinstance(column, str) else list(map(str, column))
     names = None if missing is None else Missing.of(missing).names
     wanted = ReadOptions(group=group, axis=axis, missing=names, **by_time)
