@@ -1,9 +1,10 @@
-"""Numbers by default of public functions are those that were; a change of one is a change for users."""
+"""Numbers by default of public functions, and public constants, are those that were; a change of one is one for users."""
 
 import importlib
 import inspect
 import json
 import pkgutil
+import re
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -12,21 +13,22 @@ from hmmscope import analysis, datasets, inference, processes, runs, sequences, 
 from hmmscope.lab import evidence
 
 DEFAULTS = Path(__file__).with_name("defaults.json")
+NUMBERS = re.compile(r"(?!'|.*np\.)[-+.,() {}:\w']*\d[-+.,() {}:\w']*")
 PACKAGES = (analysis, inference, datasets, sequences, processes, runs, training, storage, evidence)
 
 
-def defaults() -> dict[str, dict[str, float]]:
-    """Numbers by default of all public functions, classes and methods of the core."""
-    found = {}
+def defaults() -> dict[str, object]:
+    """Numbers by default of all public functions, classes and methods of the core, and its constants, where first met."""
+    found, constants = dict[str, object](), dict[tuple[str, str], str]()
     for package in PACKAGES:
-        for module in (
-            importlib.import_module(f"{package.__name__}.{one.name}") for one in pkgutil.iter_modules(package.__path__)
-        ):
-            for name, one in sorted(vars(module).items()):
-                if getattr(one, "__module__", "") == module.__name__ and not name.startswith("_"):
-                    for path, numbers in _numbers(name, one):
-                        found[f"{module.__name__}.{path}"] = numbers
-    return found
+        for one in pkgutil.iter_modules(package.__path__):
+            module = importlib.import_module(f"{package.__name__}.{one.name}")
+            for name, value in sorted(vars(module).items()):
+                if getattr(value, "__module__", "") == module.__name__ and not name.startswith("_"):
+                    found |= {f"{module.__name__}.{path}": numbers for path, numbers in _numbers(name, value)}
+                elif name.isupper() and name[0] != "_" and NUMBERS.fullmatch(repr(value)):
+                    constants.setdefault((name, repr(value)), module.__name__)
+    return found | {f"{module}.{name}": value for (name, value), module in constants.items()}
 
 
 def _numbers(name: str, one: object) -> Iterator[tuple[str, dict[str, float]]]:
