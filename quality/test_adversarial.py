@@ -373,8 +373,9 @@ def test_a_mutant_is_one_change_and_its_tests_are_those_of_the_line(monkeypatch:
     monkeypatch.setattr(source_mutants, "_maps", lambda: [about])
     found = source_mutants.tests_of(one)
     assert list(found) == ["quick", "slow", "other"]  # the last one is another test of the same file
-    assert mutant_trials.chosen(found) == ["quick", "other"]
-    assert mutant_trials.chosen({"slow": 50.0}) == ["slow"]
+    assert list(mutant_trials.rounds(found)) == [["quick", "other"], ["slow"]]
+    assert list(mutant_trials.rounds({"slow": 50.0})) == [["slow"]]
+    assert list(mutant_trials.rounds(dict.fromkeys("abcdef", 20.0))) == [["a"], ["b", "c", "d"]]
     for file, line in source_mutants.EQUIVALENT:
         assert line in [text.strip() for text in (source_mutants.SRC / file).read_text().splitlines()]
 

@@ -92,10 +92,14 @@ A mutant is the source with one small change, such as `<=` in place of `<`. Each
 random and runs tests on each. The detection rate is the fraction of mutants that a test detected when they were drawn.
 The goal is 95 % in each package; 12 of 12 detected mutants show only that the rate is at least 76 %. Each mutant that no
 test detected (a survivor) later got a test, or was found equivalent to the original, or is listed below the table with a
-reason. The rates are lower bounds, because on each mutant we run tests of only 15 seconds in total (40 in earlier draws),
-and none that are marked slow, such as those with several processes. The first draws ran only tests that execute the
-changed line. These draws omitted other tests in the same file, which may check results of a shared fixture. For code that
-runs on import, they omitted other tests that use the module.
+reason. Mutants that change no result are skipped if quality/adversarial/source_mutants.py gives the reason.
+
+The rates are lower bounds. On each mutant we first run tests that execute the changed line, up to 15 seconds in total,
+and then further tests, up to 60 seconds: those in the same files, which may check results of a shared fixture, and, for
+code that runs on import, all that use the module. Tests that are marked slow are left out, such as those with several
+processes. Draws up to 2026-11-29 had only the first part (40 seconds in the first draws), and they omitted most of the
+tests in tests/heavy.txt, of which each commit runs one in eight. The first draws ran only tests that execute the changed
+line. Since 2026-11-30 the tests also compare public constants, answers in small cases and plots with recorded ones.
 
 Each row of the table is an attack on one goal (G1, G2, ...), which the second column states as failures. A trial is one
 attempt or one test, and *broken* counts the failures that are not fixed yet; fixed failures are listed below the table.

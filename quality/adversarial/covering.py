@@ -13,6 +13,8 @@ from pathlib import Path
 import coverage
 import pytest
 
+from source_mutants import run_heavy_tests
+
 ROOT = Path(__file__).parents[2]
 SRC = ROOT / "src" / "hmmscope"
 _cover = coverage.Coverage(data_file=None, source=[str(SRC)], messages=False)
@@ -23,6 +25,10 @@ _failed: set[str] = set()
 #: Seconds of fixtures with a wider scope than one test, by name, and the names of the fixtures of each test.
 _shared: dict[str, float] = {}
 _taken: dict[str, list[str]] = {}
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    run_heavy_tests(session.config.pluginmanager.get_plugins())
 
 
 @pytest.hookimpl(hookwrapper=True, tryfirst=True)

@@ -8,16 +8,17 @@ import shutil
 import signal
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import table
-from source_mutants import EQUIVALENT, ROOT, SRC, Mutant, drawn, tests_of
+from source_mutants import EQUIVALENT, ROOT, SRC, Mutant, drawn, run_heavy_tests, tests_of
 from trials import Report, Trial, trial
 
-#: Total time of the tests that run on one mutant, the shortest first, and the limits of processor time and of wall time of
-#: the process that runs them; all in seconds.
-_ASKED, _PROCESSOR, _LONGEST = 15.0, 90.0, 900.0
+#: Total time of the tests that run on one mutant, the shortest first: of a first round, and of a second one if no test of
+#: the first has detected it. Then the limits of processor time and of wall time of the process that runs a round.
+#: All in seconds.
+_ROUNDS, _PROCESSOR, _LONGEST = (15.0, 60.0), 90.0, 900.0
 _WORDS = ("-x", "-q", "-n", "0", "-p", "no:cacheprovider", "-p", "no:timeout", "-p", "no:randomly")
 #: Folders of test modules.
 _TESTS = tuple(str(ROOT / name) for name in ("tests", "quality", "papers/tests", "studies/tests"))
@@ -46,8 +47,11 @@ class Room:
 
     def __init__(self, folder: Path) -> None:
         self.folder, self._fail = folder, {}
-        shutil.copytree(SRC.parent, folder / "src", ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(SRC.parent, folder / "src", ignore=shutil.ignore_patterns("*.pyc"))
         sys.dont_write_bytecode = False  # unchanged modules are compiled once
+        os.environ.pop(
+            "NUMBA_CACHE_DIR", None
+        )  # the copy has the compiled kernels of the source, which lie beside them
         for name in _LIBRARIES:
             importlib.import_module(name)
 
@@ -58,15 +62,21 @@ class Room:
             if not (first := self._failing(asked, mutant)):
                 return ""
             alone = asked if first == "no end" else [first]
-            if first not in self._fail:
-                self._fail[first] = bool(self._failing(alone, None))
-            if not self._fail[first]:
+            fails = self._fail.get(first)
+            if fails is None:
+                fails = bool(self._failing(alone, None))
+            if first != "no end":  # which says nothing about other tests
+                self._fail[first] = fails
+            if not fails:
                 return first
             asked = [test for test in asked if test not in alone]
         return ""
 
     def _failing(self, tests: Sequence[str], mutant: Mutant | None) -> str:
-        """Run tests in a new process and return the first that fails; "no end" if the process was killed."""
+        """Run tests in a new process and return the first that fails; "no end" if the process was killed.
+
+        pytest's exit code 5 means that the commit draws none of the tests.
+        """
         said = self.folder / "failed"
         said.write_text("")
         path = self.folder / "src" / "hmmscope" / mutant.file if mutant else None
@@ -87,7 +97,7 @@ class Room:
             ):  # it may have the same time stamp and size
                 stale.unlink()
         shutil.rmtree(self.folder / "tests", ignore_errors=True)
-        return "" if code == 0 else said.read_text() or ("no end" if code == _HANGS else tests[0])
+        return "" if code in (0, 5) else said.read_text() or ("no end" if code == _HANGS else tests[0])
 
     def _run(self, tests: Sequence[str], said: Path) -> None:
         signal.setitimer(signal.ITIMER_PROF, _PROCESSOR)  # SIGPROF kills the process
@@ -103,6 +113,9 @@ class Room:
         import pytest
 
         class First:
+            def pytest_sessionstart(self, session: pytest.Session) -> None:
+                run_heavy_tests(session.config.pluginmanager.get_plugins())
+
             def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
                 if report.failed:
                     said.write_text(report.nodeid)
@@ -126,15 +139,20 @@ def _waited(child: int) -> int:
     return _HANGS if code in (-signal.SIGPROF, -signal.SIGKILL) else code
 
 
-def chosen(seconds: dict[str, float]) -> list[str]:
-    """Return the first test, and further ones while their total time is at most `_ASKED`."""
-    asked: list[str] = []
-    total = 0.0
-    for name, one in seconds.items():
-        if not asked or total + one <= _ASKED:
-            asked.append(name)
-            total += one
-    return asked
+def rounds(seconds: dict[str, float]) -> Iterator[list[str]]:
+    """Yield the tests of each round: the first that is left, and further ones while their total time allows it."""
+    left = dict(seconds)
+    for most in _ROUNDS:
+        asked: list[str] = []
+        total = 0.0
+        for name, one in left.items():
+            if not asked or total + one <= most:
+                asked.append(name)
+                total += one
+        if not asked:
+            return
+        yield asked
+        left = {name: one for name, one in left.items() if name not in asked}
 
 
 def of_package(package: str) -> Trial:
@@ -149,8 +167,8 @@ def of_package(package: str) -> Trial:
                 equivalent += 1
                 continue
             report.trials += 1
-            tests = chosen(tests_of(mutant))
-            if room.noticed(mutant, tests):
+            tests = tests_of(mutant)
+            if any(room.noticed(mutant, asked) for asked in rounds(tests)):
                 noticed += 1
             else:
                 report.found(f"{mutant.file}:{mutant.line}: {mutant.what}" + " (no test runs it)" * (not tests))
