@@ -165,6 +165,7 @@ BATCH = hs.ProcessDataset("mess3", length=4)[0:2]
         (lambda: hs.evaluate(rnn(), CORPUS, observers="belief"), "observers"),
         (lambda: hs.train(torch.tensor(1), "made"), "sequences"),
         (lambda: hs.capture_activations(rnn(), np.ones((2, 2)), torch.zeros(1, 2)), "layers"),
+        (lambda: hs.capture_activations(rnn(), [], 0), "tokens"),
         (lambda: belief_interventions(rnn(), CORPUS, interventions=b""), "interventions"),
         (lambda: hs.read_vectors([[0.5]], width={}), "width"),
         (lambda: hs.read_vectors([[0.5]], axis=np.ones(2)), "axis"),

@@ -139,6 +139,7 @@ ROOM: list[tuple[Any, str, int]] = [
     (lambda: entropy.block_entropies(HMM, 5), "block_entropies", 8 * 2**5),
     (lambda: entropy.entropy_rate(HMM, num_samples=2**14, length=9), "entropy_rate", 8 * 9 * 2**14),
     (lambda: hs.make_model("rnn", num_symbols=3), "make_model", 4 * 3 * 8),
+    (lambda: mixture_posterior.drawn_components(torch.eye(2).double(), 9, 0, "draws"), "num_draws", 8 * 9 * 2),
     (lambda: observability.observability(HMM, 3), "observability", 8 * 2 * 2**3),
     (lambda: observability.future_distribution(HMM, SEEN, 3), "future_law|observability", 8 * 6 * 2**3),
     (lambda: observability.coefficient(HMM.emission), "observability", 8 * 2**3),

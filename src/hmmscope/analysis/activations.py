@@ -186,6 +186,7 @@ def capture_activations(
     """
     require_module(model)
     names = require_names("layers", names)
+    require(isinstance(tokens, Tensor), "tokens", "must be a tensor", tokens)
     model = registry.adapted(model, names)
     found: dict[str, Tensor] = {}
     lengths: dict[str, list[int]] = {name: [] for name in names}

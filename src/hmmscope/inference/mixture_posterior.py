@@ -20,7 +20,7 @@ from hmmscope.processes.params import HMMParams, seeing, symbol_probs
 from hmmscope.processes.process import Process
 from hmmscope.reprs import Shown
 from hmmscope.seeds import numpy_generator
-from hmmscope.system_info import free_on, require_memory_on
+from hmmscope.system_info import free_on, require_memory, require_memory_on
 
 #: Working memory of one chunk of sequences, about the cache size.
 CHUNK_BYTES = 2**23
@@ -135,6 +135,7 @@ def drawn_components(
     stream: str,
     numbers: Iterable[int] | None = None,
 ) -> NDArray[np.int64]:
+    require_memory("num_draws", 24 * num_draws * len(shares_BM))
     drawn = np.zeros((num_draws, len(shares_BM)), np.int64)
     rows = shares_BM.cpu().numpy().cumsum(1)
     for b, (number, cumulated) in enumerate(zip(numbers or range(len(rows)), rows, strict=True)):
