@@ -19,7 +19,7 @@ def test_the_page_has_a_row_for_each_family_and_a_column_for_each_option() -> No
     assert set(names) == {"symbols", "inputs", "durations", *hmmscope.registry.entries("emission")}
     families.fitted("symbols", "constraints")
     families.fitted("gaussian", "labels")
-    with pytest.raises(InputError, match="choose: fits with inputs have no evidence"):
+    with pytest.raises(InputError, match="choose: fits with inputs compute no evidence"):
         families.fitted("inputs", "evidence")
 
 

@@ -305,7 +305,7 @@ def test_objects_that_are_no_sequences() -> None:
         lambda: SequenceData(np.zeros((2, 2, 2))),
         "must be whole numbers (sequence, time) or names, got float64 (2, 2, 2)",
     )
-    refused(lambda: SequenceData(np.zeros((2, 2)) + 0.5), "must be whole numbers, the numbers of symbols, got 0.5")
+    refused(lambda: SequenceData(np.zeros((2, 2)) + 0.5), "must be symbol numbers, which are whole, got 0.5")
     refused(lambda: SequenceData(["rain", "sun", "rain"]), "two ways", "3 sequences of 3 to 4", "1 sequence of 3")
     refused(lambda: SequenceData(["ab", "", "b"]), "sequence 2: is empty; leave it out")
     refused(lambda: SequenceData(["ab", None]), "sequence 2: is None; leave it out")

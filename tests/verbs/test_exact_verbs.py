@@ -669,7 +669,7 @@ def test_fit_says_what_may_be_said_of_it(call: Callable) -> None:
     called = call(*fit, "--out", "u.json", "--posterior", 20, "--goodness-of-fit", 20, "--forecast", 1)
     assert called.code == 0
     for said in (
-        r"rounding to multiples of 2\^-32: at most \S+ nats per symbol from the fit\n"
+        r"rounding to multiples of 2\^-32 changed the fit by at most \S+ nats per symbol\n"
         r"posterior of 4 chains of 20 draws: largest R-hat ",
         r"\n  transition\[0, 1\] +0\.\d{4}  95 % \[0\.\d{4}, 0\.\d{4}\]\n",
         r"\ngoodness of fit against 20 simulations of draws from the posterior:\n  runs +p \d\.\d{3}, adjusted \d\.\d{3}",

@@ -201,7 +201,7 @@ def dataset_of(source: Any, process: Process, layout: Layout, *, seed: int = 0, 
     Args:
         source: `SequenceData`, or anything that it reads.
         process: assumed process, which defines the alphabet, the reading options and the optimum.
-        layout: layout of plain sequences.
+        layout: layout with one sequence per sample.
         seed: seed of the order of the sequences.
         reading: options `unit`, `column`, `group`, `axis`, `missing` and `lengths` of `SequenceData`.
 

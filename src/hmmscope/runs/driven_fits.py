@@ -34,7 +34,7 @@ def refuse_beside(options: FitOptions, inputs: Any, **given: Any) -> None:
     )
     if given["emission"] != "symbols":
         raise InputError(f"{name}: needs symbols, but emission is {family_name(given['emission'])!r}")
-    require(options.choose != "evidence", "choose", f"fits with {name} have no evidence; use 'bic'", "evidence")
+    require(options.choose != "evidence", "choose", f"fits with {name} compute no evidence; use 'bic'", "evidence")
     for option, value in {"validation": given["validation"], "stream": given["stream"] or None}.items():
         require(value is None, option, f"cannot be combined with {name}; fit without {option}=", value)
 

@@ -123,7 +123,7 @@ class Posterior(Shown, Tabular):
         return forecast_with(self.models(num_models), observed, steps, seed)
 
     def models(self, count: int = 100) -> list[Any]:
-        """Return `count` of the drawn models, at equal distances in the chains."""
+        """Return `count` of the drawn models, evenly spaced along the chains."""
         chains, draws = self.log_likelihood.shape
         places = np.linspace(0, chains * draws - 1, min(count, chains * draws)).round().astype(int)
         flat = {name: values.flatten(0, 1) for name, values in self.arrays.items()}

@@ -218,7 +218,7 @@ def _require_whole(array: NDArray[Any], asked: ReadRequest) -> None:
     values = np.ma.getdata(array)[~np.ma.getmaskarray(array)]
     odd = values[np.isfinite(values) & (np.floor(values) != values)]
     if odd.size:
-        rule = f"must be whole numbers, the numbers of symbols, got {odd.flat[0]:g} in {array.dtype} {array.shape}"
+        rule = f"must be symbol numbers, which are whole, got {odd.flat[0]:g} in {array.dtype} {array.shape}"
         raise InputError(f"{asked.what}: {rule}; {FOR_NUMBERS}")
 
 

@@ -1,4 +1,4 @@
-"""Reading and crash-safe writing of files and folders; the library writes all files by this module.
+"""Reading and crash-safe writing of files and folders; the library writes all files with this module.
 
 A file is written under a temporary name in the same folder, synced and renamed to its target; then the rename is
 synced. A folder is written in the same way, with a manifest of sizes and SHA-256 digests. Nothing is ever unpickled.

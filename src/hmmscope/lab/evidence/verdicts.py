@@ -207,7 +207,7 @@ class Always(Rule):
     """A property holds in every instance (`Effect.share`).
 
     Args:
-        least: bound for the lower interval end; 0.9 needs 36 instances.
+        least: the lower end of the interval must exceed it; 0.9 needs 36 instances.
     """
 
     name: ClassVar[str] = "always"
@@ -242,7 +242,7 @@ class Gate:
         name: converged, learned, matched, regime, room, seeds, power or measured.
         is_open: whether it holds.
         text: a clause that follows "Undecided: ".
-        seen: the numbers behind it, then its thresholds.
+        seen: the measured numbers, then their thresholds.
         of: names of its effects, such as tasks; empty for all.
     """
 

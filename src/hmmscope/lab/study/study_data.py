@@ -44,7 +44,7 @@ class StudySpec:
         iterations: Largest number of EM steps of a restart.
         order: Longest context of the n-grams and context trees, in symbols.
         networks: Names of the models to train.
-        max_steps: Most optimizer steps of a training.
+        max_steps: Largest number of steps of a training.
         batch_size, learning_rate: Settings of the trainings.
         seeds: Number of trainings of each network, with different weights and samples.
         emission: "symbols" or "gaussian" (default: "gaussian" for fractional numbers, else "symbols").

@@ -106,7 +106,7 @@ def fit(options: FitCommandOptions) -> None:
 def said_of(found: fitting.FitResult, options: FitCommandOptions) -> None:
     distance = getattr(found.final.hmm, "quantisation_distance", None) if found.fits else None
     if distance is not None:  # HMMs of symbols are quantized
-        say(f"rounding to multiples of 2^-32: at most {distance:.1e} nats per symbol from the fit")
+        say(f"rounding to multiples of 2^-32 changed the fit by at most {distance:.1e} nats per symbol")
     posterior, stopped = None, False
     try:
         posterior = found.posterior(options.posterior, seed=options.seed) if options.posterior else None
