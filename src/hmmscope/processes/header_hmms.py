@@ -170,7 +170,8 @@ class HeaderHMMsSpec(HeaderSpec):
 
     Attributes:
         transition_concentration, emission_concentration: concentrations of the Dirichlet rows.
-        without: excluded HMMs: "slow" (mean P(self-transition) >= 3/4), "sharp" (mean largest row entry >= 7/8).
+        without: excluded HMMs: "slow" (mean P(self-transition) >= 3/4), "sharp" (largest entry
+            of a row, averaged over the rows of both matrices, >= 7/8).
 
     Source: after Agarwal, Dalal and Misra (2025), arXiv 2512.22471, who use multiples of 0.01 that are >= 0.05.
     """

@@ -77,7 +77,7 @@ def rounded_vectors(
         length: Largest number of symbols T.
         bits: Precisions p.
         product: Network that multiplies, see `limits_theorem5_2`.
-        eta: Attention error that determines γ (default: 2^-p).
+        eta: Tolerated attention error, which sets the attention gain γ (default: 2^-p).
         gelu_scale: Scale λ of "gelu" (default: 2^(p/3), rounded to a power of two).
 
     Raises:

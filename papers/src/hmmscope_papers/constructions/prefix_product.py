@@ -110,7 +110,7 @@ def limits_theorem5_2(
         length: Largest number of symbols T.
         product: "gelu" (Lemma D.1); "relu01", exact for 0/1 maps; or "bilinear", exact but no MLP.
         temperature: Attention gain: "tight", "paper" (E.18), or the number γ.
-        eta: Attention error that determines γ (default: 1e-20 for "tight", E.18 for "paper").
+        eta: Tolerated attention error, which sets γ (default: 1e-20 for "tight", E.18 for "paper").
         gelu_scale: Scale λ (default: `best_gelu_scale`); "paper" for a truncation error of at most η/n.
         num_layers: Number of layers (default: ceil(log2 T)).
         initial: Initial vector b_0.

@@ -1,1 +1,1 @@
-"""Questions beyond [MultiTask] about its trainings and theorems, each of which varies one parameter."""
+"""Experiments beyond [MultiTask] on its trainings and theorems; each varies one parameter."""
