@@ -113,7 +113,7 @@ def test_letters_model_beats_the_unigram_entropy_on_held_out_text(text: torch.Te
         for part_T in (held_out_T, train_T[-len(held_out_T) :])
     )
     assert held_out > -entropy + 0.5
-    assert held_out == pytest.approx(-2.2339, abs=1e-4)  # printed by scripts/fit_letters.py, docs/processes.md
+    assert held_out == pytest.approx(-2.2339, abs=1e-4)  # printed by scripts/fit_letters.py
     assert abs(held_out - train) < 0.05
 
 
