@@ -22,6 +22,7 @@ from hmmscope.errors import DamagedError, InputError, ResourceError
 from hmmscope.inference import counts, device, forward, gibbs
 from hmmscope.inference.counts import Counts
 from hmmscope.inference.em import Model, MStepSettings
+from hmmscope.inference.free_parameters import zeros_in_words
 from hmmscope.inference.loop_inputs import PackedSequences as Packed
 from hmmscope.inference.memory_error import sampled_memory_error
 from hmmscope.inference.mixed_states import mixed_states
@@ -329,3 +330,14 @@ def test_a_folder_of_tables_is_no_link(tmp_path: Path) -> None:
 def test_a_row_that_is_none_is_told_by_its_line() -> None:
     with pytest.raises(DamagedError, match="x:2: not a JSON object"):
         store.parse_table(b"{}\n[]\n", "x")
+
+
+def test_three_parts_with_zeros_are_listed() -> None:
+    said = zeros_in_words({"initial": 1, "transition": 2, "emission": 3})
+    assert said == "fixed at zero, as in start: 1 initial, 2 transition and 3 emission probabilities"
+
+
+def test_mixed_states_need_probabilities_of_words() -> None:
+    hmm = hs.PoissonHMM([0.5, 0.5], [[0.9, 0.1], [0.2, 0.8]], [[2.0], [9.0]])
+    with pytest.raises(InputError, match="PoissonHMM has no probabilities of words"):
+        mixed_states(hmm)
