@@ -407,7 +407,7 @@ def papers() -> list[str]:
 
 _PAPERS_INTRO = (
     "Each section lists the claims that our data decide, and shows our first figure with a quotation from the paper. "
-    "Figures mark numbers that the paper prints as “printed”. Neither paper publishes the values of its curves, so our "
+    "In figures, “printed” marks numbers from the paper. Neither paper publishes the values of its curves, so our "
     "figures do not show them. A *scale* is the size of an experiment: `small` takes minutes, `medium` takes hours. Square "
     "brackets contain 95 % intervals, over seeds (independent trainings) or over processes. An answer is one of these:\n\n"
     + "\n".join(f"* **{word.capitalize()}**: {meaning}" for word, meaning in MEANINGS.items())
