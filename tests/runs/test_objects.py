@@ -222,7 +222,7 @@ def test_a_module_is_trained_in_place_and_kept(tmp_path: Path) -> None:
         assert torch.equal(one, two)
     for name, tensor in loaded.untrained().state_dict().items():
         assert torch.equal(tensor, before[name])
-    with pytest.raises(InputError, match="has other parameters than the run"):
+    with pytest.raises(InputError, match="must have the parameters of the run"):
         hs.load_run(tmp_path / "run", model=net(num_tokens=4))
 
 

@@ -47,11 +47,9 @@ def shuffle_test(
 
     Args:
         model: model with hook points ``blocks.<layer>.attention.logits`` (batch, head, query, key).
-        dataset: dataset of prompts, or of text, with at least two demonstrations.
+        dataset: dataset of prompts, or of text, with at least two demonstrations (sequences before the last one).
         num_samples: number of prompts.
         num_permutations: number of permutations, including the original order.
-        mode: "blocks", "layer" or "everywhere".
-        seed: seed of the permutations.
 
     Returns:
         Rows (layer, head, metric, value, low, high, samples); layers count from 1. Metrics: ``cv``; ``cv_centred``, the

@@ -150,7 +150,7 @@ class UserModuleSpec:
         if not names or any(own[name] != found[there] for name, there in names.items()):
             odd = next(iter(set(self.shapes) ^ set(other.shapes)), "their order")
             raise InputError(
-                f"model: has other parameters than the run's {self.class_name}, {shown(odd)}; pass that module"
+                f"model: must have the parameters of the run's {self.class_name}, but differs in {shown(odd)}"
             )
         here, there = ({one.rpartition(".")[2] for one in spec.heads} for spec in (other, self))
         if strict and self.heads and here != there:

@@ -74,7 +74,7 @@ class HMM(Process):
         self.title, self.source = title, source
 
     def with_initial(self, initial: object) -> "HMM":
-        """Return the process with another initial distribution, without names."""
+        """Return the process with another initial distribution, without names of states and symbols."""
         return HMM(initial, self.transition, self.emission, allow_drop_tiny=True)
 
     def replaced(self, **arrays: Any) -> "HMM":

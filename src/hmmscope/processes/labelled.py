@@ -69,7 +69,7 @@ class LabelledHMM(Process):
         self.title, self.source = title, source
 
     def with_initial(self, initial: object) -> "LabelledHMM":
-        """Return the process with another initial distribution, without names."""
+        """Return the process with another initial distribution, without names of states and symbols."""
         return LabelledHMM(initial, self.labelled, allow_drop_tiny=True)
 
     def with_policy(self, policy: Any, *, first: Any = None) -> "LabelledHMM":

@@ -207,7 +207,7 @@ def fit(
         num_states: Number of states, or several to choose from.
         emission: "symbols", or for numbers "gaussian", "gaussian-mixture", "poisson" (counts), "channels" (several
             symbols at once), or a registered name or class of `EmissionHMM`. Default: "gaussian" for fractional numbers,
-            else symbols. NaN is missing; see `hmmscope.read_vectors`, `hmmscope.emissions.fit_emissions_em.fit_emissions`.
+            else symbols. NaN marks a missing value; see `hmmscope.emissions.fit_emissions_em.fit_emissions`.
         inputs: An input for each observation, or the name of a column of inputs; the model is then an `InputOutputHMM`.
         validation: Held-out data to compare numbers of states (default: the validation part of `source`, cut into
             blocks if it has few sequences; the chosen fit then continues on all data).

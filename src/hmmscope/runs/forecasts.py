@@ -52,10 +52,9 @@ def forecast_with(models: Sequence[Any], observed: Any, steps: int, seed: int = 
     """Average the forecasts of equally likely models.
 
     Args:
-        models: Posterior draws of models of symbols or of numbers.
+        models: HMMs of symbols, or of numbers, drawn from the posterior.
         observed: One sequence: symbols (time,) or names, or numbers (time, coordinate); NaN or `MISSING` if missing.
         steps: Number of steps, 1 to 2^20.
-        seed: Seed of the random numbers.
 
     Raises:
         InputError: `steps` out of range, observations with zero probability, or a wrong shape.

@@ -36,7 +36,7 @@ class Card(Tabular):
         data = self.data
         ranked = "" if data["ranked"] else "; not ranked: " + data["not_ranked"]
         seeds = f"{data['seeds']} seed{'s' * (data['seeds'] != 1)}"
-        solved = f"{with_interval(data['solved'])} of the excess of a constant predictor is solved"
+        solved = f"closes {with_interval(data['solved'])} of the gap between a constant predictor and the optimum"
         return f"Card({data['name']}, {data['track']} track: {solved}, {seeds}{ranked})"
 
     def _repr_html_(self) -> str:

@@ -239,7 +239,7 @@ def _below_the_end(tables: lab.Tables, numbers: lab.Numbers = None) -> lab.Gate:
         _at_paper(_points(_lengths(tables, n, numbers=numbers), numbers), "", numbers) for n in _deep(tables, numbers)
     ]
     below = sum(effect is not None and effect.high is not None and effect.high < last for effect in laws)
-    what = "the number of depths predicted to stay below the end of the sequence at the paper's budget"
+    what = "the number of depths whose fit length at the paper's budget is predicted to be shorter than the sequences"
     return lab.Gate.regime(float(below), lab.parameter(numbers, "below_the_end"), float(max(len(laws), 2)), what)
 
 

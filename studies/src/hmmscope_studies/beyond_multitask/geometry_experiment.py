@@ -174,7 +174,7 @@ def _layer_figure(tables: lab.Tables) -> lab.Figure:
         return lab.lines(
             title,
             lab.curve(trained, "layer", "trained", "model", y="r2"),
-            lab.curve(trained, "layer", "exact belief of an observer", "ceiling", y="ceiling", bands=False),
+            lab.curve(trained, "layer", "Bayes-optimal observer (upper bound)", "ceiling", y="ceiling", bands=False),
             lab.curve(about.where(source="untrained"), "layer", "untrained model", "control", y="r2"),
             lab.curve(trained, "layer", "affine in the exact prediction", "baseline", y="from_prediction", bands=False),
             lab.curve(law, "layer", "next-observation distribution, trained", "other", y="r2", bands=False),
