@@ -109,7 +109,7 @@ class _TorchProcessGroup(ProcessGroup):
         if dist.is_initialized():
             raise InputError("torch.distributed: is already initialised; let training initialise it")
         if _joined_before:
-            raise RefusedError("torchrun: only one training per launch; the other processes ended after the first training")
+            raise RefusedError("torchrun: only one training per launch; other processes ended after the first training")
         _joined_before = True
         self._address, self._port, self._kind = _checked_address(), _number("MASTER_PORT"), kind
         self._hosted = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"  # by process 0, not by torchrun
