@@ -149,7 +149,10 @@ class LinearGaussian(VectorProcess):
         return [
             ("mixing time", f"{steady(self.mixing_time()):.6f} steps (until 5 % of an error in the mean is left)"),
             ("forgetting", f"{steady(forgetting_factor(self)):z.6f} of an error in the mean remains after one step"),
-            ("least error", f"{steady(variance):z.6f} squared error per coordinate of the best steady-state prediction"),
+            (
+                "least error",
+                f"{steady(variance):z.6f} squared error per coordinate of the best steady-state prediction",
+            ),
         ]
 
     def facts_data(self) -> dict[str, Any]:
