@@ -94,7 +94,7 @@ def test_set_up_commands_are_the_only_ones_that_do_not_run() -> None:
     for page in PAGES:
         for block in documents.blocks(page.read_text("utf-8")):
             for line in block.text.splitlines() if block.language == "sh" else []:
-                assert re.match(r"(make|pip|git|cd|python -m (venv|pip)|hmmscope check --compile) |#|$", line), (page, line)
+                assert re.match(r"(make|pip|git|cd|python -m (venv|pip)|hmmscope check --compile) |#|$", line), page
 
 
 @pytest.fixture(scope="module")
