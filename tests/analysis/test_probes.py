@@ -232,7 +232,7 @@ def test_probe_options_are_checked() -> None:
         (mixed, {"target": "state"}, "state needs a single HMM"),
         (single, {"target": "component"}, "component needs a mixture"),
         (single, {"target": "state", "layers": ["residual.7"]}, "no module named 'residual.7'"),
-        (ProcessDataset(random_hmm(1), 4), {"target": "state"}, "longer than 4"),
+        (ProcessDataset(random_hmm(1), 4), {"target": "state"}, "needs more than 4"),
     ]:
         with pytest.raises(InputError, match=message):
             probe(model, dataset, num_samples=8, **options)

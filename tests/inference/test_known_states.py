@@ -167,7 +167,7 @@ def test_names_of_states_stand_for_their_numbers():
         expected = ask(hmm, [[0, 1, 1]], known_states=[[0, {0, 1}, -1]])
         for known in ([["rain", {"rain", 1}, None]], np.array(["rain", None, None], object), ["rain", None, None]):
             assert torch.equal(ask(hmm, [[0, 1, 1]], known_states=known), expected)
-    with pytest.raises(InputError, match=r"must be a state in \[0, 2\) or of rain, dry, .* got 'snow'"):
+    with pytest.raises(InputError, match=r"must be a state in \[0, 2\) \(rain, dry\), .* got 'snow'"):
         hmmscope.log_likelihood(hmm, [[0, 1]], known_states=["snow", None])
 
 

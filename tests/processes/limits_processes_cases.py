@@ -123,7 +123,7 @@ BAD = [
     ("cyclic-det", {"num_states": 1024, "num_symbols": 65}, "num_symbols: must be at most 64"),
     ("cyclic-rnd", {"backward_probability": 1.5}, r"backward_probability: must be in \[0, 1\]"),
     ("cyclic-hard", {"prediction_rate": 0.0}, r"prediction_rate: must be in \(0, 1\]"),
-    ("cyclic-hard", {"num_states": 200}, "at most 65536 edges"),
+    ("cyclic-hard", {"num_states": 200}, "at most 65536 pairs"),
     ("matmul", {"dimension": 0}, r"dimension: must be in \[1, 1024\]"),
     ("matmul", {"dimension": 1024, "num_symbols": 100}, "matrix entries"),
     ("ran-lds", {"seed": -1}, "seed: must be an integer"),

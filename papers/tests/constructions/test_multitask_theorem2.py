@@ -176,7 +176,7 @@ def test_refused() -> None:
         build((2, 2, 4, 4, 3), 3)
     with pytest.raises(InputError, match="positions: must be column or slot"):
         build((2, 2, 4, 5, 3), 2, positions="absolute")
-    with pytest.raises(InputError, match="num_symbols: gives more than"):
+    with pytest.raises(InputError, match="num_symbols: gives joint one-hots of more than"):
         build((2, 2, 4, 30, 3), 25)
 
 

@@ -253,7 +253,7 @@ def reading_times(dataset: ProcessDataset, target: str) -> np.ndarray:
     last = layout.sequence_index == layout.sequence_index[-1]
     times = np.flatnonzero(last & (layout.position_in_sequence >= MAX_DISTANCE))
     if not len(times):
-        raise InputError(f"layout: the last sequence needs over {MAX_DISTANCE} observations for target {target}")
+        raise InputError(f"layout: the last sequence needs more than {MAX_DISTANCE} observations for target {target}")
     return times
 
 

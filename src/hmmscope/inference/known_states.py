@@ -236,8 +236,8 @@ def _allowed_row(row: Any, count: int, num_states: int, number: int, names: Sequ
             for state in states:
                 whole = isinstance(state, int | np.integer) or (isinstance(state, float) and state.is_integer())
                 if not whole or isinstance(state, bool) or not 0 <= state < num_states:
-                    known = f" or one of {', '.join(names[:20])}" if names else ""
-                    rule = f"must be a state in [0, {num_states}){known}; a set of states; or -1 where unknown"
+                    known = f" ({', '.join(names[:20])})" if names else ""
+                    rule = f"must be a state in [0, {num_states}){known}, a set of states, or -1 where unknown"
                     raise InputError(f"known_states[{number}, {t}]: {rule}, got {shown(state)}")
             found[t, [*map(int, states)] if states else slice(None)] = not _is_empty(entry)
     if not found.any(1).all():

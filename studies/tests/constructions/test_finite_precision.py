@@ -210,7 +210,7 @@ def test_what_cannot_work_is_refused():
         rounded_vectors(systems, tokens, 8, [12], product="relu01")
     with pytest.raises(InputError, match=r"^processes: must be one for each of 2 sequences, got 3"):
         rounded_vectors(systems, tokens[:2], 8, [12], product="gelu")
-    with pytest.raises(InputError, match=r"^tokens: must be at most 5 \(length\), got 9"):
+    with pytest.raises(InputError, match=r"^tokens: must be at most 5 long \(length \+ 1\), got 9"):
         rounded_vectors(systems, tokens, 4, [12], product="gelu")
     with pytest.raises(InputError, match=r"^length: must be at least 1"):
         rounded_vectors(systems, tokens, 0, [12], product="gelu")
