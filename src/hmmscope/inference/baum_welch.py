@@ -51,7 +51,7 @@ class BaumWelchFit:
         restarts_agree: True if `restart_gap` is small enough to end the search.
         bic: Bayesian information criterion; smaller is better.
         num_free: Number of free probabilities of each parameter array: 0 if the array is fixed; tied rows count once.
-        num_zeros: Number of probabilities of each parameter array that `start` fixes at zero.
+        num_zeros: Number of zeros in each array of the starting HMM; EM keeps them.
         history: Log-likelihood, in nats, by restart and iteration.
         lists_free: True if `remarks` lists the free parameters.
         rules: Constraints of the fit by parameter array, or an `MStepSettings` that contains them.

@@ -226,7 +226,7 @@ def backward(  # type: ignore[no-untyped-def]
 ):
     """Compute smoothed states and expected counts as `simd_over_sequences.backward` does, but with flat tables.
 
-    A 2-D `emission` holds log-likelihoods, as in `forward_given`.
+    A 2-D `emission` holds log P(observation | state) (time, state), as in `forward_given`.
     """
     size, padded = number_of(states), row_size(states)
     sums = np.zeros(size * padded if len(pair_counts) else 0)

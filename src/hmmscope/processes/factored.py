@@ -50,7 +50,7 @@ class FactoredMess3Spec:
                 for chosen, one in ((~mask, plain), (mask, driven))
             ]
             joint = (parts[0] + parts[1]).reshape(3 * size, 3 * size, 3 * size)
-        title = f"{self.num_factors} {self.coupling} factors of Mess3"
+        title = f"{self.num_factors} {self.coupling} Mess3 factors"
         return stationary_start(joint, title=title, source="after Shai et al. (2026)")
 
 

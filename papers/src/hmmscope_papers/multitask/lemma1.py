@@ -158,7 +158,7 @@ def _rate_figure(rows: lab.Rows) -> lab.Figure:
                 "The rate", *curves("rate"), x_label="observability γ", y_label="nats per observation", y_min=0.0
             ),
             lab.lines(
-                "Above the mixing of the chain",
+                "The rate minus the mixing rate of the chain",
                 *curves("excess"),
                 lab.Series(name="γ²", role="optimum", x=gammas, y=tuple(gamma**2 for gamma in gammas)),
                 lab.Series(name="γ⁴ (the guarantee)", role="ceiling", x=gammas, y=tuple(gamma**4 for gamma in gammas)),

@@ -167,7 +167,7 @@ def _errors_figure(rows: lab.Rows) -> lab.Figure:
         series += [
             lab.level(0.0, sorted(models.values("position")), "exact answer", "optimum"),
             lab.curve(own.where(predictor="constant"), "position", "constant answer", "baseline"),
-            lab.curve(own.where(predictor="untrained"), "position", "before training, mean of all", "control"),
+            lab.curve(own.where(predictor="untrained"), "position", "before training, mean over models", "control"),
             lab.curve(built.where(task=task), "position", f"constructed, {name_of(*CONSTRUCTED[1:])}", "other"),
         ]
         label = f"position t (trained to {trained_on})"

@@ -1,4 +1,4 @@
-"""The learning rate of each task, chosen from equally many rates for every entry."""
+"""Choice of a learning rate for each task, from equally many rates for all models."""
 
 import hashlib
 import math

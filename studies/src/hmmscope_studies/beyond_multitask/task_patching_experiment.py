@@ -169,5 +169,7 @@ def task_dimensions(tables: lab.Tables) -> lab.Measurement:
     by_rank = {rank: rows.where(rank=rank) for rank in rows.values("rank")}
     more = by_rank[NUM_TASKS - 1].less(by_rank[1], unit="fraction of the way")
     shares = {rank: own.effect() for rank, own in by_rank.items()}
-    said = "; ".join(f"{rank} {effect.short()}" for rank, effect in shares.items() if effect is not None)
-    return lab.Measurement(more, f"Fraction of the way to the other HMM's filter, by number of dimensions: {said}.")
+    said = "; ".join(f"{rank}: {effect.short()}" for rank, effect in shares.items() if effect is not None)
+    return lab.Measurement(
+        more, f"Fraction of the way to the other HMM's filter, by number of patched dimensions: {said}."
+    )
