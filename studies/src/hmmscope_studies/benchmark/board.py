@@ -36,8 +36,8 @@ _STYLE = (
 #: Explanation of the tables.
 _LEGEND = (
     "Solved: 1 - excess / excess of the best constant answer, averaged over tasks. The excess is the distance from the "
-    "exact optimum, whose value is 1. Intervals are 95 %, over seeds; those of different tiers do not overlap. Parameters and "
-    "seconds (one core, one seed) are the submitter's. The last rows are references, without training. Checked: here we "
+    "exact optimum, whose value is 1. Intervals are 95 %, over seeds; those of different tiers do not overlap. Parameters "
+    "and seconds (one core, one seed) are the submitter's. The last rows are references, without training. Checked: here we "
     "recomputed predictions and scores (model), scores from stored predictions (predictions), or nothing (card)."
 )
 #: What an entry may be; docs/benchmark.md has the details.
