@@ -78,10 +78,7 @@ def edited_in_vain() -> None:
             lambda: belief_targets(CORPUS, np.arange(2), 2, observer=load_process("letters-hmm")),
             r"observer: must have 2 symbols",
         ),
-        (
-            lambda: ngram_baselines(CORPUS, CORPUS, missing="NA"),
-            r"missing: applies to recorded sequences only, but train is a dataset",
-        ),
+        (lambda: ngram_baselines(CORPUS, CORPUS, missing="NA"), r"missing: .* only, but train is a dataset"),
         (
             lambda: constrained_updates(rnn(), ProcessDataset(load_process("umbrella"), layout=PROMPTS)),
             r"dataset: must have one sequence per sample, all from one HMM",

@@ -89,7 +89,7 @@ def test_interrupted_chains_are_the_beginning_of_whole_ones(data, monkeypatch, c
     fit = hs.fit(data, 2)
     whole = fit.posterior(30, **options)
     ctrl_c(20 + 60, raised=False)  # in a thread, where no handler runs
-    with pytest.raises(Interrupted, match=r"after \d+ draws of each chain") as caught:
+    with pytest.raises(Interrupted, match=r"after \d+ draws per chain") as caught:
         fit.posterior(30, **options)
     found = caught.value.result
     chains, draws = found.log_likelihood.shape
