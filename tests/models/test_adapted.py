@@ -675,7 +675,7 @@ def test_logits_are_real_floats(kind: torch.dtype, tmp_path: Path) -> None:
             return super().forward(tokens).to(kind)
 
     name = str(kind).removeprefix("torch.")
-    with pytest.raises(InputError, match=f"^model: must return logits of a real floating-point dtype, got {name}$"):
+    with pytest.raises(InputError, match=f"^model: must return logits of a real floating-point dtype, got {name}; "):
         hs.evaluate(Cast(), DATASET, num_samples=4)
     with pytest.raises(
         InputError, match=r"must be a torch module, a registered model.*; pass an instance, Net\(...\)$"

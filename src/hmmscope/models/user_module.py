@@ -44,7 +44,7 @@ def logits_of(
         raise InputError(rule)
     if not logits.is_floating_point():
         kind = str(logits.dtype).removeprefix("torch.")
-        raise InputError(f"model: must return logits of a real floating-point dtype, got {kind}")
+        raise InputError(f"model: must return logits of a real floating-point dtype, got {kind}; return them unrounded")
     if logits.shape[2] < num_outputs:
         raise InputError(f"model: returns {logits.shape[2]} logits, but the dataset has {num_outputs} symbols")
     if isinstance(output, tuple | list) and logits.shape[2] != num_outputs > 1 and not whole:
