@@ -169,7 +169,7 @@ def chains_of_draws() -> Mapping[str, Any]:
         "sizes": [bulk, tail],
         "tails": [chains.equal_tails(draws, bulk), chains.equal_tails(draws, bulk, 0.5)],
         "matching": chains.matching(draws[:2, :4, 0].T @ draws[:2, :4, 1]),
-        "quantiles": [student_quantile(degrees) for degrees in (1, 2, 5, 30)],
+        "quantiles": [student_quantile(degrees) for degrees in (1.0, 2.0, 5.0, 30.0)],
     }
 
 

@@ -49,9 +49,7 @@ class Room:
         self.folder, self._fail = folder, {}
         shutil.copytree(SRC.parent, folder / "src", ignore=shutil.ignore_patterns("*.pyc"))
         sys.dont_write_bytecode = False  # unchanged modules are compiled once
-        os.environ.pop(
-            "NUMBA_CACHE_DIR", None
-        )  # the copy has the compiled kernels of the source, which lie beside them
+        os.environ.pop("NUMBA_CACHE_DIR", None)  # the copy has the compiled kernels beside their sources
         for name in _LIBRARIES:
             importlib.import_module(name)
 

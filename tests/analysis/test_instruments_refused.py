@@ -59,7 +59,7 @@ def edited_in_vain() -> None:
     ("ask", "error"),
     [
         (lambda: check_layers(5, ["x"]), r"model: must be a torch module, got 5"),  # type: ignore[arg-type]
-        (lambda: check_layers(rnn(), ["blocks.0.attention.pattern"]), r"layers: found no softmax attention in Rec"),
+        (lambda: check_layers(rnn(), ["blocks.0.attention.logits"]), "layers: found no softmax attention in Recurrent"),
         (lambda: check_layers(rnn(), ["x"], field="edits"), r"edits: no module named 'x' in the model"),
         (
             lambda: capture_activations(Idle(), ["unused"], torch.zeros(1, 2)),
@@ -69,7 +69,7 @@ def edited_in_vain() -> None:
         (lambda: ablate_head(2, 2), r"head: must be in \[0, 2\), got 2"),
         (lambda: ablate_head(0, 3)(torch.zeros(1, 1, 4)), r"num_heads: must divide the width 4, got 3"),
         (lambda: span(torch.tensor([[1.0, float("nan")]])), r"directions: must be finite"),
-        (lambda: linear_cka(torch.zeros(1, 3, 2), torch.zeros(1, 2, 2)), r"right: must have the 3 examples of left"),
+        (lambda: linear_cka(x := torch.zeros(1, 3, 2), x[:, 1:]), "right: must have the 3 examples of left, got 2"),
         (lambda: linear_cka(torch.zeros(1, 1, 2), torch.zeros(1, 1, 2)), r"left: must have at least 2 examples"),
         (lambda: behind_headers(CORPUS), r"dataset: must have a header layout"),
         (lambda: belief_interventions(rnn(), CORPUS, interventions=["pul"]), r"interventions: unknown 'pul'"),
@@ -78,7 +78,7 @@ def edited_in_vain() -> None:
             lambda: belief_targets(CORPUS, np.arange(2), 2, observer=load_process("letters-hmm")),
             r"observer: must have 2 symbols",
         ),
-        (lambda: ngram_baselines(CORPUS, CORPUS, missing="NA"), r"missing: .* only, but train is a dataset"),
+        (lambda: ngram_baselines(CORPUS, CORPUS, missing="NA"), "missing: applies to .*only, but train is a dataset"),
         (
             lambda: constrained_updates(rnn(), ProcessDataset(load_process("umbrella"), layout=PROMPTS)),
             r"dataset: must have one sequence per sample, all from one HMM",

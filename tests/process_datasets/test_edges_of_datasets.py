@@ -104,7 +104,7 @@ def test_a_field_is_taken_up_to_its_edge(
         (lambda: check_target("density-x", "answer"), "target: must be density, or density-K for K"),
         (lambda: make_target("belief", RecordedSequences(SequenceData([[0, 1]])), SequenceLayout()), "must be observation"),
         (lambda: make_target("observation", make_process("ran-lds"), PromptLayout()), "must be SequenceLayout for a linear"),
-        (lambda: dataset_of([[0, 1]], UMBRELLA, PromptLayout()), "sequences: each sample must be a single seq"),
+        (lambda: dataset_of([[0, 1]], UMBRELLA, PromptLayout()), "sequences: each sample must be a single sequence"),
         (lambda: dataset_of(SequenceData(["ab"]), UMBRELLA, SequenceLayout(length=2)), "must have the process.s symbols"),
         (lambda: density_heads.laws_asked("density-1.5"), "target: must be density"),
         (lambda: density_heads.laws_asked("dense"), "target: must be density"),
