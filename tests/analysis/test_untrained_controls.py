@@ -348,8 +348,8 @@ def test_the_reason_names_the_quantity_that_differs() -> None:
 
 def test_training_is_no_other_initialization() -> None:
     torch.manual_seed(0)  # noqa: TID251
-    for _ in range(12):
-        assert draw_controls(Own()).reason == ""  # as it was drawn
+    for first in (None, *(Own() for _ in range(12))):
+        assert draw_controls(Own(), first=first).reason == ""  # as it was drawn
     model = Own()
     with torch.no_grad():  # each matrix is pushed far along one direction, each vector is stretched
         for weight in model.parameters():

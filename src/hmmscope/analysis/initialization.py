@@ -22,6 +22,8 @@ TRAINED_RATIO, FIRST_RATIO = 1.6, 1.25
 VECTOR_RATIO = 4.0
 #: Standard errors of a scale that are allowed.
 _ERRORS = 4.0
+#: Relative standard error of a square Gaussian matrix's median singular value, in units of its root mean square's.
+_INNER_ERROR = 2.4
 #: Rows and columns of the block for singular values.
 _BLOCK = 256
 #: Relative error of a table computed from positions, and the least fraction of such entries.
@@ -115,17 +117,21 @@ def _ratio(weight: Tensor, drawn: Sequence[Tensor], *, trained: bool) -> str | N
     if size == 0:
         return None
     ratio = _root_mean_square(weight) / size
-    change = math.log(ratio) if ratio > 0 else -math.inf
-    limit, what = TRAINED_RATIO if trained else FIRST_RATIO, "scale"
-    if weight.ndim < 2 or min(weight.flatten(1).shape) < 2:
-        limit = VECTOR_RATIO if trained else FIRST_RATIO
-    elif not fixed:
+    limit, error = TRAINED_RATIO if trained else FIRST_RATIO, _ERRORS / math.sqrt(2 * count)
+    matrix = weight.ndim > 1 and min(weight.flatten(1).shape) > 1
+    if not matrix and trained:
+        limit = VECTOR_RATIO
+    limit = max(math.log(limit), error)
+    changes = [(math.log(ratio) if ratio > 0 else -math.inf, limit, "scale")]
+    if matrix and not fixed:
         inner = math.log(_inner(weight) / _mean([_inner(one) for one in drawn])) if _inner(weight) > 0 else -math.inf
-        both = sorted((change, inner), key=abs)
-        change = both[1] if not trained else both[0] if change * inner > 0 else 0.0
-        ratio, what = math.exp(change), "median singular value" if change == inner else what
-    allowed = max(math.log(limit), _ERRORS / math.sqrt(2 * count))
-    return f"its {what} is {ratio:.2g} times the {what} of its untrained controls" if abs(change) > allowed else None
+        changes += [(inner, limit if trained else max(limit, _INNER_ERROR * error), "median singular value")]
+        if trained and changes[0][0] * inner <= 0:
+            return None
+    change, allowed, what = (min if trained else max)(changes, key=lambda one: abs(one[0]) / one[1])
+    if abs(change) <= allowed:
+        return None
+    return f"its {what} is {math.exp(change):.2g} times the {what} of its untrained controls"
 
 
 def _root_mean_square(values: Tensor) -> float:
