@@ -248,7 +248,7 @@ class Mine:
         ),
         ("process", 5, Mine, "process 5: must consist of letters"),
         ("process", "mine.json", Mine, "process 'mine.json': must consist of letters"),
-        ("process", "umbrella", Mine, "process 'umbrella': is already a name in the library; choose another name"),
+        ("process", "umbrella", Mine, "process 'umbrella': is the name of a process of hmmscope; choose another name"),
         (
             "process",
             "mess3",

@@ -1,4 +1,4 @@
-"""hmmscope: how sequence models learn hidden Markov processes, compared with the exact Bayes-optimal answer."""
+"""hmmscope: train sequence models on hidden Markov processes and compare them with Bayes-optimal predictions."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -125,6 +125,6 @@ def __getattr__(name: str) -> Any:
     if name in _MOVED:
         module, distribution = _MOVED[name]
         raise AttributeError(
-            f"module 'hmmscope' has no attribute {name!r}: it is {module}, in the package {distribution}"
+            f"module 'hmmscope' has no attribute {name!r}: use {module}, in the package {distribution}"
         )
     return _get(name)

@@ -17,7 +17,7 @@ _PAGES = {"jinja2", "markupsafe", "matplotlib"}
 
 
 class HmmscopeError(Exception):
-    """Base class of errors with a cause that the user can remove; the message is one line.
+    """Base class of errors that the user can fix; the message is one line.
 
     Attributes:
         exit_code: Exit code of the command line.
@@ -66,7 +66,7 @@ class NonFiniteError(HmmscopeError):
 
 
 class PartlyFailedError(HmmscopeError):
-    """The failure of some of several tasks; its exit code is that of the first failed task."""
+    """Some of several tasks failed; the exit code is that of the first failed task."""
 
     def __init__(self, message: str, exit_code: int) -> None:
         super().__init__(message)
@@ -92,4 +92,4 @@ def code_and_line(error: Exception) -> tuple[int, str]:
 
 
 def too_long(path: object) -> str:
-    return f"{str(path)[:100]}...: a name is too long ({len(str(path))} characters in all); choose a shorter one"
+    return f"{str(path)[:100]}...: the path or a name in it is too long ({len(str(path))} characters); shorten it"

@@ -41,7 +41,7 @@ def notebook_cell() -> Any:
 
 
 class Progress:
-    """Context manager that shows progress: rate, remaining time and loss; a nested one adds a note to the outer line.
+    """Context manager that shows rate, remaining time and loss; a nested `Progress` adds a note to the outer line.
 
     Args:
         total: Number of steps; None if unknown.

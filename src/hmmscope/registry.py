@@ -68,7 +68,7 @@ _scanned: set[str] = set()
 
 @dataclasses.dataclass(frozen=True)
 class Size:
-    """A name for a registered model with values for some of its fields.
+    """A named size of a registered model: values for some of its fields.
 
     Attributes:
         model: Name of the registered model.
@@ -137,7 +137,7 @@ def require_name(kind: str, name: object) -> None:
             f"{kind} {shown(name)}: must consist of letters, digits, - and _, so that it cannot be taken for a file name"
         )
     if kind == "process" and (Path(__file__).parent / "data" / f"{name}.json").exists():
-        raise InputError(f"process {name!r}: is already a name in the library; choose another name")
+        raise InputError(f"process {name!r}: is the name of a process of hmmscope; choose another name")
 
 
 def _is_again(before: Any, entry: Any) -> bool:
@@ -258,7 +258,7 @@ def experiment(name: str) -> Callable[[T], T]:
 
 
 def page(name: str) -> Callable[[T], T]:
-    """Register a function (folder or run, path or None) that makes the page of this type of folder or run."""
+    """Register a function (folder or run, path of the page or None) that makes the page of this type of folder."""
     return _register("page", name)
 
 
@@ -344,7 +344,7 @@ def lookup(kind: str, name: str, field: str | None = None) -> Any:
 
 def not_registered(unknown: UnknownNameError) -> InputError:
     absent = [name for name in SEPARATE if importlib.util.find_spec(name.replace("-", "_")) is None]
-    return InputError(f"{unknown}; install {' or '.join(absent)} for more") if absent else unknown
+    return InputError(f"{unknown}; install {' or '.join(absent)} for more names") if absent else unknown
 
 
 def build_spec(kind: str, data: dict[str, Any], where: str) -> Any:

@@ -257,7 +257,7 @@ def test_numbers_of_states_are_chosen_by_bic(monkeypatch: pytest.MonkeyPatch) ->
     assert [row["chosen"] for row in found.table()] == [False, True, False]
     assert len(found.lines()) >= 5
     assert found.lines()[0].endswith("held-out log-likelihood, nats an observation")
-    assert found.reason.endswith("; held-out blocks of 30 observations; then refitted to all data")
+    assert found.reason.endswith("; held-out blocks of 30 observations; the refit uses all data")
     held, error = found.held_out, found.held_out_errors
     assert held[1] < held[2] - 0.1
     assert abs(held[3] - held[2]) < 0.1

@@ -783,7 +783,7 @@ def test_a_finished_run_without_its_last_checkpoint_is_not_measured(tmp_path: Pa
     weights[-1].write_bytes(data)
     with (
         pytest.warns(UserWarning, match="model.safetensors"),
-        pytest.raises(DamagedError, match=r"is finished, but .* delete done\.json there"),
+        pytest.raises(DamagedError, match=r"is finished, but .* delete done\.json and"),
     ):
         pipeline.load_run(run)
     (run / "done.json").unlink()

@@ -74,7 +74,7 @@ def test_infer_reads_the_column_of_inputs(tmp_path, capsys):
     assert len(table) == 8
     assert "most likely path" in capsys.readouterr().out
     assert main([*data, *reading]) != 0
-    assert "inputs: must hold the input of each row" in capsys.readouterr().err
+    assert "inputs: is missing; the model needs the input of each row" in capsys.readouterr().err
     assert main(["infer", "mess3", *data[2:], *reading, "--inputs", "u"]) != 0
     assert "inputs: needs a model with inputs" in capsys.readouterr().err
 

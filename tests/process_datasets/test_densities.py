@@ -71,7 +71,7 @@ def test_gaps_in_numbers_are_refused_where_networks_meet_them(target: str, tmp_p
     options: dict[str, Any] = {"model": {"name": "rnn", "num_layers": 1, "width": 4}, "length": 40}
     options["options"] = hs.TrainOptions(target=target)
     with pytest.raises(
-        InputError, match=r"^observations: entries are missing \(NaN\), which networks .* hmmscope.fit and"
+        InputError, match=r"^observations: entries are missing \(NaN\), which networks .* hmmscope.fit, which"
     ):
         hs.train(torn, tmp_path / "torn", num_steps=1, **options)
 
@@ -228,7 +228,7 @@ def test_what_cannot_be_asked_is_said_in_a_line(tmp_path: Path) -> None:
         (lambda: hs.make_target("density-x", gaussian(), layout), "density-K for K mixture components"),
         (lambda: hs.make_target("density-0", gaussian(), layout), "must have 1 to 1024 mixture components"),
         (lambda: hs.make_target("densty", gaussian(), layout), "did you mean 'density'"),
-        (lambda: hs.make_target("density", odd, layout), "Odd has no density target; use belief"),
+        (lambda: hs.make_target("density", odd, layout), "Odd has no density target; use target='belief'"),
         (
             lambda: hs.train(gaussian(), tmp_path / "a", length=5, training={"engine": "compiled"}),
             "does not support densities",

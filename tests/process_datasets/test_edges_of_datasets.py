@@ -104,7 +104,7 @@ def test_a_field_is_taken_up_to_its_edge(
         (lambda: check_target("density-x", "answer"), "target: must be density, or density-K for K"),
         (lambda: make_target("belief", RecordedSequences(SequenceData([[0, 1]])), SequenceLayout()), "must be observation"),
         (lambda: make_target("observation", make_process("ran-lds"), PromptLayout()), "must be SequenceLayout for a linear"),
-        (lambda: dataset_of([[0, 1]], UMBRELLA, PromptLayout()), "sequences: each sample must be a single sequence"),
+        (lambda: dataset_of([[0, 1]], UMBRELLA, PromptLayout()), "sequences: need a process of symbols and one sequence"),
         (lambda: dataset_of(SequenceData(["ab"]), UMBRELLA, SequenceLayout(length=2)), "must have the process.s symbols"),
         (lambda: density_heads.laws_asked("density-1.5"), "target: must be density"),
         (lambda: density_heads.laws_asked("dense"), "target: must be density"),
@@ -132,10 +132,10 @@ def test_a_gpu_has_its_number_or_is_not_there(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 1)
     assert [str(process_dataset._device(name)) for name in ("cpu", "cuda:0", "cuda")] == ["cpu", "cuda:0", "cuda:1"]
-    with pytest.raises(ResourceError, match="device: cuda:2 is not available, 2 CUDA devices are present; use cpu"):
+    with pytest.raises(ResourceError, match=r"device: cuda:2 is not available \(number of CUDA devices: 2\); use cpu"):
         process_dataset._device("cuda:2")
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
-    with pytest.raises(ResourceError, match="device: cuda is not available, 0 CUDA devices are present"):
+    with pytest.raises(ResourceError, match=r"device: cuda is not available \(number of CUDA devices: 0\)"):
         process_dataset._device("cuda")
     assert process_dataset._indices_on(slice(2, 9, 3), torch.device("cpu")).tolist() == [2, 5, 8]
     assert process_dataset._indices_on(slice(9, 2), torch.device("cpu")).tolist() == []
@@ -201,7 +201,7 @@ def test_what_is_given_is_asked_as_far_as_it_goes() -> None:
     assert float(asked.loss(even.log(), labels)) == pytest.approx(math.log(2), rel=1e-6)
     assert float(asked.loss(even[:1].log(), torch.full((1, 3), PADDING))) == 0
     assert asked.lower_bound(samples, 2) is None
-    with pytest.raises(InputError, match="recorded sequences have no exact answer, because their process is unknown"):
+    with pytest.raises(InputError, match="recorded sequences have no Bayes optimum, because their process is unknown"):
         asked.optimum(batch)
     known = RecordedSequences(SequenceData([[0, 1, 1], [1]], symbols=2), UMBRELLA)
     beside = make_target("observation", known, layout)

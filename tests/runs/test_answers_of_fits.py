@@ -75,7 +75,7 @@ def test_a_fit_answers_about_its_data_and_about_other_data() -> None:
     assert fit.predict(names=True)[0] in ("state 0", "state 1")
     assert fit.predict(x[:5]).shape == (5,)
     assert fit.sample(4).observations.shape == (4, 2)
-    with pytest.raises(InputError, match=r"observed: must be a single sequence, got 2; pass one of them$"):
+    with pytest.raises(InputError, match=r"observed: must be a single sequence, got 2 sequences$"):
         fit.forecast(steps=3)
     ahead = fit.forecast(x, steps=3)
     mean = hs.filter_beliefs(fit.hmm, x).next_observation[0, -1]
@@ -153,7 +153,7 @@ def test_the_background_is_paler_where_observations_are_missing() -> None:
 
 def test_a_stream_stores_no_rows() -> None:
     fit = hs.fit([[0, 1, 1, 0, 1]] * 4, 2, stream=True)
-    with pytest.raises(InputError, match="predict: needs all sequences, but a stream stores none"):
+    with pytest.raises(InputError, match="predict: needs the fitted data, but a stream stores none"):
         fit.predict()
     assert fit.predict([[0, 1]]).shape == (2,)
 

@@ -219,9 +219,9 @@ def test_errors(given):
     x, actions, fit = given
     durations = hs.FitOptions(durations=3)
     for ask, message in (
-        (lambda: fit.predict(x), "inputs: must hold the input of each row of x"),
-        (lambda: fit.sample(3), "inputs: must hold the input of each step"),
-        (lambda: fit.forecast(x[0], 2, inputs=actions[0]), "next_inputs: must hold the input of each next step"),
+        (lambda: fit.predict(x), "inputs: is missing; the model needs the input of each row of x"),
+        (lambda: fit.sample(3), "inputs: is missing; the model needs the input of each step"),
+        (lambda: fit.forecast(x[0], 2, inputs=actions[0]), "next_inputs: is missing; the model needs"),
         (lambda: fit.posterior(degrees=1.0), "posterior: unknown"),
         (lambda: fit.predict(x, inputs=[["up"] * 30] * 12), "up"),
         (lambda: hs.fit(x, 2, inputs=actions[:3]), r"inputs: must have one entry per observation \(12 sequences"),

@@ -283,7 +283,7 @@ def test_threads_and_determinism_are_as_before_afterwards(monkeypatch: pytest.Mo
         (lambda: config_from_data([]), r"config: must be a mapping of sections, got \[\]"),
         (lambda: config_from_data({"num_steps": 3}), r"num_steps: is a field of training; write --training\.num_steps"),
         (lambda: config_from_data({"modle": 3}), "modle: unknown 'modle'|modle"),
-        (lambda: config_from_data({}, {"seed.x": "1"}), "seed.x: this section of the configuration has no fields"),
+        (lambda: config_from_data({}, {"seed.x": "1"}), "seed.x: seed is a single value, without fields"),
         (lambda: config_from_data({"seed": "x"}), "seed: "),
         (
             lambda: configure("umbrella", layout="prompts", length=3),
@@ -295,11 +295,11 @@ def test_threads_and_determinism_are_as_before_afterwards(monkeypatch: pytest.Mo
         ),
         (
             lambda: configure("umbrella", layout="prompts", training={"curriculum": [2]}),
-            "training.curriculum: applies to plain",
+            "training.curriculum: needs samples of one",
         ),
         (
             lambda: configure("umbrella", model=5),
-            "model: must be a torch module, a registered model or a mapping with its name, got 5",
+            "model: must be a torch module, a registered model or a mapping with the key name, got 5",
         ),
         (
             lambda: configure("umbrella", model=nn.Linear(1, 1).state_dict()),
@@ -307,7 +307,7 @@ def test_threads_and_determinism_are_as_before_afterwards(monkeypatch: pytest.Mo
         ),
         (
             lambda: configure("umbrella", read_options={"unit": "lines"}),
-            "unit: applies only to a file or table of sequences",
+            "unit: needs a source that is a file or table of sequences",
         ),
         (
             lambda: configure([[0, 1]] * 3, read_options={"num_steps": 3}),
@@ -352,7 +352,7 @@ def test_what_a_finished_run_has_lost_is_said(tmp_path: Path) -> None:
     seals.remove_seal(run.path)
     with pytest.warns(UserWarning, match=r"has no checksums \(seal.json\), so its files cannot be verified"):
         load_run(run.path)
-    with pytest.raises(InputError, match=r"model: .* contains its model, rnn"):
+    with pytest.raises(InputError, match=r"model: .* contains the model, rnn"):
         load_run(run.path, model=nn.Linear(1, 1))
     with pytest.raises(
         InputError, match=r"has no intermediate checkpoints; train again with --training\.num_log_checkpoints 20"
@@ -394,7 +394,7 @@ def test_a_module_that_goes_on_has_the_weights_that_it_began_with(tmp_path: Path
     "call, words",
     [
         (lambda: hs.load_run(5), "path: must be a path, got 5"),
-        (lambda: hs.load_run("y" * 3000), r"path: y{100}\.\.\.: a name is too long .*"),
+        (lambda: hs.load_run("y" * 3000), r"path: y{100}\.\.\.: the path or a name in it is too long .*"),
         (lambda: hs.load_run("\0"), r"path: must be a name that a file can have, got '\\x00'"),
         (lambda: hs.fit([[0, 1]], 2, stream="yes"), "stream: must be True or False, got 'yes'"),
         (lambda: hs.fit(hs.ProcessDataset("even", 4), 2, stream=True), "source: a stream needs a path, .*"),

@@ -59,7 +59,7 @@ def test_the_number_of_states_is_chosen_and_the_table_has_both_rules(casino: hs.
     given = hs.fit(casino.train, [1, 2, 4], validation=casino.validation, options=QUICK)
     assert given.held_out == fit.held_out
     why, same = (one.reason.partition(": ")[2] for one in (fit, given))  # before it, intervals are of other data
-    assert why == f"{same}; then refitted to all data"
+    assert why == f"{same}; the refit uses all data"
 
 
 def test_a_search_that_does_not_agree_says_so(casino: hs.SequenceData) -> None:
@@ -113,7 +113,7 @@ def test_few_sequences_are_cut_to_hold_some_out() -> None:
     rows = np.random.default_rng(0).integers(0, 3, 400).tolist()
     found = hs.fit([rows], [1, 2], options=hs.FitOptions(num_restarts=1, max_iterations=2))
     assert found.num_fitted == 336  # 21 of 25 blocks
-    assert found.reason.endswith("; held-out blocks of 16 symbols; then refitted to all data")
+    assert found.reason.endswith("; held-out blocks of 16 symbols; the refit uses all data")
     many = hs.fit(
         [rows[k : k + 20] for k in range(0, 400, 20)], [1, 2], options=hs.FitOptions(num_restarts=1, max_iterations=2)
     )

@@ -83,5 +83,5 @@ def test_bad_requests_are_refused():
         forecast_with([DIE], torch.tensor([0, 1]), 0)
     stream = hs.fit([[0, 1, 0], [1, 1, 0]], 1, stream=True)
     for asked in ("check", "posterior"):
-        with pytest.raises(InputError, match=rf"^{asked}: needs all sequences, but a stream stores none"):
+        with pytest.raises(InputError, match=rf"^{asked}: needs the fitted data, but a stream stores none"):
             getattr(stream, asked)()

@@ -131,7 +131,7 @@ def test_the_rule_of_the_choice_is_named_and_its_cost_stated(data):
     restarts = sum(fit.num_restarts for fit in by_bic.fits.values()) + (by_bic.whole is not None)
     assert by_bic.cost["restarts"] == restarts
     assert by_bic.cost["evidence_seconds"] <= by_bic.cost["seconds"]
-    assert by_bic.lines()[-1].startswith(f"cost of the choice: {restarts} restarts, ")
+    assert by_bic.lines()[-1].startswith(f"cost of choosing num_states: {restarts} restarts, ")
     with pytest.raises(InputError, match="choose: unknown 'aic'; did you mean 'bic'"):
         hs.fit(data, [1, 2], options=hs.FitOptions(choose="aic"))
     data = [data] if data is SYMBOLS else data

@@ -106,7 +106,7 @@ def test_fits_of_a_stream_refuse_what_needs_all_sequences() -> None:
     with pytest.raises(InputError, match="source: holds no sequence"):
         hs.fit(iter([]), 2, stream=True)
     found = hs.fit(hs.SequenceData([[0, 1, 1], [1, 0]]), 1, stream=True)
-    with pytest.raises(InputError, match="check: needs all sequences, but a stream stores none"):
+    with pytest.raises(InputError, match="check: needs the fitted data, but a stream stores none"):
         found.check(5)
     restricted = fitting.FitData(hs.SequenceData([[0, 1]]), restricted=True)
     with pytest.raises(InputError, match="posterior: supports neither sequence_weights"):
@@ -126,7 +126,7 @@ def test_a_run_refuses_a_model_that_is_not_its_own(tmp_path: Path) -> None:
     run = hs.train(
         "mess3", tmp_path / "run", model="rnn", length=4, num_steps=1, options=hs.TrainOptions(num_samples=2)
     )
-    with pytest.raises(InputError, match="contains its model, rnn"):
+    with pytest.raises(InputError, match="contains the model, rnn"):
         hs.load_run(tmp_path / "run", model=torch.nn.Linear(1, 1))
     with pytest.raises(
         InputError, match=r"has no intermediate checkpoints; train again with --training\.num_log_checkpoints 20"

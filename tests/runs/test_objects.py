@@ -347,7 +347,7 @@ def test_padding_is_not_asked_for() -> None:
     assert target.loss(logits, labels) == pytest.approx(by_hand.item(), rel=1e-6)
     terms = target.loss_terms(logits.double().softmax(-1), labels)
     assert torch.equal(terms.isnan(), ~inside)
-    with pytest.raises(InputError, match="recorded sequences have no exact answer, because their process is unknown"):
+    with pytest.raises(InputError, match="recorded sequences have no Bayes optimum, because their process is unknown"):
         target.optimum(batch)
     with pytest.raises(InputError, match="must be observation for recorded sequences"):
         make_target("belief", dataset.process, dataset.layout)
@@ -392,7 +392,7 @@ def test_own_sequences_that_are_not_of_the_process_are_found_out() -> None:
     with pytest.raises(InputError, match="symbols: must be 2, got 3"):
         dataset_of(hs.SequenceData([[0, 1, 2]]), process, layout)
     with pytest.raises(
-        InputError, match=r"sequences: each sample must be a single sequence of symbols \(layout sequences\)"
+        InputError, match=r"sequences: need a process of symbols and one sequence per sample \(SequenceLayout\)"
     ):
         dataset_of([[0, 1]], process, hs.PromptLayout())
     nobodys = dataset_of(["abba"], RecordedSequences(words()), layout)
@@ -471,8 +471,8 @@ def test_training_reads_as_fit_and_study_do(tmp_path: Path) -> None:
         assert run.process.data.num_steps == 72
     for source, options, message in (
         (wanted, {"unit": "words"}, "unit: applies only when a source is read"),
-        (coin(), {"column": "a"}, "column: applies only to a file or table of sequences"),
-        ("umbrella", {"column": "a"}, "column: applies only to a file or table of sequences, got 'umbrella'"),
+        (coin(), {"column": "a"}, "column: needs a source that is a file or table of sequences"),
+        ("umbrella", {"column": "a"}, "column: needs a source that is a file or table of sequences, got 'umbrella'"),
         (rows, {"colum": "a"}, "option: unknown 'colum'; did you mean 'column'"),
     ):
         with pytest.raises(InputError, match=message):
@@ -488,7 +488,7 @@ def test_a_run_on_a_file_of_sequences_keeps_them(tmp_path: Path) -> None:
     assert loaded.process.digest == run.process.digest == words().digest
     (tmp_path / "run" / "process.safetensors").unlink()
     hs.ProcessDataset(hs.SequenceData([[0, 1], [1], [2]]), 2).process.save(tmp_path / "run" / "process.safetensors")
-    with pytest.raises(DamagedError, match="the process differs from that of the run"):
+    with pytest.raises(DamagedError, match="the process differs from that in training"):
         hs.load_run(tmp_path / "run")
 
 

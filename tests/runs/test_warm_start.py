@@ -78,7 +78,7 @@ def test_the_last_common_step_is_where_rates_part(tmp_path: Path) -> None:
     [
         ({"learning_rate": 0.5}, "has another configuration (training.learning_rate: 0.001 -> 0.5)"),
         ({"batch_size": 8}, "has another configuration (training.batch_size: 4 -> 8)"),
-        ({"schedule": "cosine"}, "shares the first 3 steps, but the other run has checkpoints of steps 10, 12"),
+        ({"schedule": "cosine"}, "with checkpoints of steps 10, 12) shares only the first 3 steps"),
     ],
 )
 def test_another_beginning_is_refused_before_there_is_a_folder(

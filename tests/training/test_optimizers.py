@@ -116,7 +116,7 @@ def test_groups_and_optimisers_are_those_of_torch() -> None:
         ({"optimizer": "rprop", "weight_decay_on": "matrices"}, {}, "rprop has no weight decay"),
         ({"optimizer": "sgd", "engine": "compiled"}, {}, "compiled does not support training.optimizer = sgd"),
         ({"auxiliary_losses": ["a"]}, {}, "names the functions a; pass them in Python"),
-        ({"optimizer": "my.make"}, {}, "the factory is missing"),
+        ({"optimizer": "my.make"}, {}, "TrainOptions.optimizer is missing"),
         ({"optimizer": "sgd"}, {"optimizer": two}, "give only one"),
         ({}, {"optimizer": torch.optim.SGD}, "pass a function of the model"),
         ({}, {"optimizer": lambda model: torch.optim.SGD(model)}, "the factory fails: 'Net' object is not iterable"),

@@ -207,7 +207,7 @@ def test_process_is_checked_by_its_digest(partial: Path) -> None:
     reseal(partial)
     for read in (lambda: load_run(partial), lambda: run(partial)):
         with pytest.raises(
-            DamagedError, match=rf"process differs from that of the run .*{true[:12]} instead of 0{{12}}"
+            DamagedError, match=rf"process differs from that in training .*{true[:12]} instead of 0{{12}}"
         ):
             read()
     data["process_digest"] = true

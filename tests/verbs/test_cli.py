@@ -450,6 +450,6 @@ def test_what_a_package_lacks_is_an_error_that_names_the_package_with_it(
     monkeypatch.setattr(registry, "SEPARATE", ("hmmscope-absent", "hmmscope-papers"))
     for words in (["bencmark"], ["run", "limits-fig99", "--out", str(tmp_path / "out")]):
         assert main(words) == 2
-        assert capsys.readouterr().err.rstrip().endswith("install hmmscope-absent for more")
-    with pytest.raises(AttributeError, match=r"it is hmmscope_papers\.constructions, in the package hmmscope-papers"):
+        assert capsys.readouterr().err.rstrip().endswith("install hmmscope-absent for more names")
+    with pytest.raises(AttributeError, match=r"use hmmscope_papers\.constructions, in the package hmmscope-papers"):
         _ = hs.constructions

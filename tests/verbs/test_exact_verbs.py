@@ -433,7 +433,7 @@ def test_one_long_sequence_is_read_alike_by_every_verb(call: Callable) -> None:
     called = call("fit", "w.csv", "--states", "1,2", "--out", "two.json", *options)
     assert called.code == 0, called.error
     assert "w.csv: 400 observations in 1 sequence of 400, 3 symbols" in called.out
-    assert "held-out blocks of 16 symbols; then refitted to all data" in called.out
+    assert "held-out blocks of 16 symbols; the refit uses all data" in called.out
     assert load_process("two.json").num_states in (1, 2)
     assert call("fit", "w.csv", "--states", 2, "--out", "h.json", *options).code == 0
     said = call("infer", "h.json", "w.csv").out

@@ -173,7 +173,7 @@ def test_progress_is_lines_without_a_terminal(call: Callable, tmp_path: Path, mo
 def test_a_name_that_is_too_long_is_bad_input(words: list[str], call: Callable, trained: Path) -> None:
     told = call(*[str(trained) if word == "RUN" else word for word in words])
     assert_one_line(told, 2)
-    assert "a name is too long" in told.error
+    assert "the path or a name in it is too long" in told.error
     assert len(told.error) < 400
 
 

@@ -19,7 +19,7 @@ _AT_ONCE = 64
 
 
 class ProcessStream(IterableDataset[dict[str, Tensor]]):
-    """Batches, or single samples, of a dataset in order; each iteration starts from the first sample.
+    """Batches, or single samples, of a dataset in order; each iteration starts at sample `first`.
 
         for batch in dataset.stream(64): ...
         DataLoader(dataset.stream(64), batch_size=None, num_workers=2)   # the same batches in the same order
@@ -29,7 +29,7 @@ class ProcessStream(IterableDataset[dict[str, Tensor]]):
 
         tokens         model input (batch, column)
         observations   symbols without delimiters (batch, time)
-        beliefs        belief state after each observation (batch, time, state), if known
+        beliefs        belief state after each observation, if known (batch, time, state)
         posterior      P(component) after each observation, for mixtures (batch, time, component)
         optimum        Bayes-optimal probabilities of the next observation (batch, time, symbol)
 
@@ -39,7 +39,7 @@ class ProcessStream(IterableDataset[dict[str, Tensor]]):
         dataset: dataset of the samples.
         batch_size: number of samples per batch, over all processes; None for single samples.
         rank, world: index of this process, and number of processes.
-        num_samples: number of samples (default: endless; for recorded sequences, all windows from `first` on).
+        num_samples: number of samples (default: endless; for held-out recorded sequences, all from `first` on).
         first: index of the first sample.
         exact: True adds beliefs, posterior and optimum where they are known.
 

@@ -54,7 +54,7 @@ class DensityHead(ABC):
     def log_density(
         self, outputs: Float[Tensor, "*batch output"], vectors: Float[Tensor, "*batch coordinate"]
     ) -> Float[Tensor, "*batch"]:
-        """Compute log sum_k weight_k density_k(vector), nats."""
+        """Compute log sum_k weight_k density_k(vector) in nats."""
         parts = outputs.unflatten(-1, (self.num_mixture_components, -1))
         return torch.logsumexp(parts[..., 0].log_softmax(-1) + self.each(parts[..., 1:], vectors), -1)
 
@@ -65,10 +65,10 @@ class DensityHead(ABC):
 
 @registry.density("gaussian")
 class GaussianHead(DensityHead):
-    """Components N(mean, (AᵀA)^-1); the network outputs the log diagonal and the other entries of a triangular A.
+    """Components N(mean, (AᵀA)^-1); the network outputs the mean and a triangular A, with its diagonal as logarithms.
 
     log density = sum_y log A_yy - |A (z - mean)|^2 / 2 - Y/2 log 2 pi - sum_y log width_y,   z = (vector - centre) /
-    width,   A_yy^-2 = exp(-2 output_y) + least_variance_y,   (centre, width) = process.scale
+    width,   A_yy^-2 = exp(-2 output_y) + process.least_variances_y,   (centre, width) = process.scale
     """
 
     @property
@@ -95,7 +95,7 @@ class GaussianHead(DensityHead):
 
 @registry.density("poisson")
 class PoissonHead(DensityHead):
-    """Components of independent Poisson coordinates with means centre_y exp(number_y); number_y is a network output."""
+    """Components of independent Poisson coordinates y with means `process.scale[0][y]` * exp(network output y)."""
 
     @property
     def numbers(self) -> int:
@@ -112,7 +112,7 @@ class PoissonHead(DensityHead):
 
 @registry.density("symbols")
 class SymbolsHead(DensityHead):
-    """Components of independent symbols with P(v) ∝ (frequency of v) * exp(number_v); number_v is a network output."""
+    """Components of independent symbols with P(v) ∝ (frequency of v in `process`) * exp(network output v)."""
 
     def __init__(self, process: VectorProcess, num_laws: int) -> None:
         super().__init__(process, num_laws)
@@ -149,14 +149,14 @@ def laws_asked(target: str) -> int | None:
 
 
 def head_of(process: VectorProcess, num_laws: int | None = None) -> DensityHead:
-    """Return the density head for a process; by default it has the process's number of components, at most 16.
+    """Return the density head of a process; `num_laws` is by default the process's number of components, at most 16.
 
     Raises:
         InputError: the process has no density head.
     """
     heads = registry.entries("density")
     if process.density not in heads:
-        raise InputError(f"target: {type(process).__name__} has no density target; use belief")
+        raise InputError(f"target: {type(process).__name__} has no density target; use target='belief'")
     head: DensityHead = heads[process.density](
         process, min(process.num_mixture_components, MOST_LAWS) if num_laws is None else num_laws
     )

@@ -40,7 +40,7 @@ class Layout:
             cls.digest_name = cls.__name__
 
     def of(self, process: Process) -> "Layout":
-        """Return this layout with the header size of a process."""
+        """Return this layout with the header format of a process."""
         return self
 
     @property
@@ -86,11 +86,11 @@ class Layout:
 
     @cached_property
     def predicted_observations(self) -> NDArray[np.int64]:
-        """Indices t of the observations that a model predicts: all with a token before them."""
+        """Indices t of the observations that a model predicts: those after the first token."""
         return np.flatnonzero(self.token_positions > 0)
 
     def vocab_size(self, num_symbols: int) -> int:
-        """Return the number of tokens: the symbols, and the delimiter if used."""
+        """Return the number of different tokens: symbols, plus the delimiter if used."""
         return num_symbols + int(self.has_delimiter)
 
     @property
@@ -158,13 +158,13 @@ class SequenceLayout(Layout):
 @registry.layout("header")
 @dataclass(frozen=True, kw_only=True)
 class HeaderLayout(Layout):
-    """The header (the parameters of each sample's HMM as numbers), then one sequence.
+    """The header (the parameters of each sample's HMM as numbers e), then one sequence of observations o.
 
     e_1 .. e_H | o_0 .. o_{T-1}
 
-    An entry e of the header is the token V + e, because the tokens 0 .. V - 1 are the symbols. For the process
-    `told-hmms`, whose probabilities are multiples of 1/16, the entries are their numerators, except the last of each
-    row of a matrix. The Bayes-optimal predictor filters with the HMM in the header. Models do not predict the header.
+    The token of a header entry e is V + e, because tokens below V are symbols. In the process `told-hmms`, all
+    probabilities are multiples of 1/16; their numerators are the entries, without the last in each row of a matrix.
+    The Bayes-optimal predictor filters with the HMM in the header. Models do not predict the header.
 
     Attributes:
         length: number of observations per sample.
@@ -182,7 +182,7 @@ class HeaderLayout(Layout):
         require_count("length", self.length, most=MAX_COLUMNS)
 
     def of(self, process: Process) -> "HeaderLayout":
-        """Return this layout with the header size of a process.
+        """Return this layout with the header format of a process.
 
         Raises:
             InputError: the process has no headers.

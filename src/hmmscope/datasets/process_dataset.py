@@ -30,7 +30,7 @@ class Batch(Shown):
     """A batch of samples of a dataset.
 
     Attributes:
-        tokens: model input (batch, column), or standardised vectors (batch, column, coordinate).
+        tokens: model input: tokens (batch, column) or standardised vectors (batch, column, coordinate).
         observations: symbols or vectors without delimiters (batch, time).
         states: hidden states (batch, time).
         components: mixture components (batch,), or None.
@@ -62,7 +62,7 @@ class ProcessDataset:
 
     Args:
         process: process or recorded sequences, or their name or path.
-        length: number of observations per sample (default for recorded sequences: that of the longest, at most 256).
+        length: number of observations per sample (default for recorded sequences: the largest length, at most 256).
         seed: seed in [0, 2^32).
         layout: `Layout`, instead of `length`.
         stream: name of the random stream: "corpus", "train", "evaluate", "probe", "test" or "counting".
@@ -116,7 +116,7 @@ class ProcessDataset:
         return f"ProcessDataset({self.process!r}, {self.layout!r}, seed={self.seed}, stream={self.stream_name!r})"
 
     def different(self, num_samples: int) -> int:
-        """Return `num_samples`, or for recorded sequences at most their number of windows."""
+        """Return `num_samples`; at most the number of different samples for held-out sequences."""
         different = self.process.num_different(self.stream_name, self.layout.num_observations)
         return num_samples if different is None else min(num_samples, different)
 
@@ -174,7 +174,7 @@ class ProcessDataset:
             require(inside, "sample_paths", f"must draw symbols in [0, {self.num_symbols})", (low, high))
 
     def digest(self, num_samples: int) -> str:
-        """Return the SHA-256 of the first samples and the dataset's definition."""
+        """Return the SHA-256 of `num_samples` samples and the dataset's definition."""
         header = f"hmmscope-corpus/{CORPUS_VERSION}/{self.process.params_digest}/{self.layout.digest_name}"
         sha = hashlib.sha256(f"{header}/{self._layout_data}/{self.seed}/{self.stream_name}/{num_samples}".encode())
         for first in range(0, num_samples, 4096):
@@ -213,7 +213,7 @@ def _device(device: torch.device | str) -> torch.device:
     count = torch.cuda.device_count()
     number = found.index if found.index is not None else torch.cuda.current_device() if count else 0
     if number >= count:
-        raise ResourceError(f"device: {found} is not available, {count} CUDA devices are present; use cpu")
+        raise ResourceError(f"device: {found} is not available (number of CUDA devices: {count}); use cpu")
     return torch.device("cuda", number)
 
 

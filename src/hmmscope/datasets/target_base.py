@@ -28,14 +28,14 @@ class Target(ABC):
         kind: "law" (logits, cross-entropy), "vector" (mean squared error) or "density" (outputs of a `DensityHead`,
             -log density).
         num_outputs: number of model outputs: symbols, states or coordinates.
-        token_positions: positions of tokens with evaluated outputs (evaluated,).
+        token_positions: token positions with an evaluated output (evaluated,).
         positions: number of earlier observations in the same sequence (evaluated,).
         sequences: number of earlier sequences in the sample (evaluated,).
         unit: unit of the loss.
         exact: True if `optimum` is known.
         ragged: True if samples differ in their number of labels.
         no_optimum_reason: reason why `optimum` is unknown.
-        device: device of symbol probabilities (default: that of the samples).
+        device: device that computes `optimum` (default: the samples' device).
     """
 
     exact: bool = True
@@ -73,7 +73,7 @@ class Target(ABC):
 
     @abstractmethod
     def optimum(self, batch: Batch) -> Float64[Tensor, "batch judged output"]:
-        """Return the exact answer of samples: the Bayes-optimal prediction of this target."""
+        """Return the Bayes-optimal prediction of this target for each sample."""
 
     def answer(
         self, outputs: Float[Tensor, "batch judged output"], labels: Labels
@@ -99,7 +99,7 @@ class Target(ABC):
     def loss_terms(
         self, answer: Float64[Tensor, "batch judged output"], labels: Labels
     ) -> Float64[Tensor, "batch judged"]:
-        """Compute the loss of probabilities (not logits) or vectors by position."""
+        """Compute the loss of predicted probabilities (not logits) or vectors at each position."""
         if self.kind == "vector":
             return (answer - labels).square().mean(-1)
         if not labels.is_floating_point():
@@ -109,10 +109,10 @@ class Target(ABC):
     def distance_terms(
         self, answer: Float64[Tensor, "batch judged output"], optimum: Float64[Tensor, "batch judged output"]
     ) -> Float64[Tensor, "batch judged"]:
-        """Compute the distance from the exact answer by position.
+        """Compute the distance of predictions from the optimum at each position.
 
         The distance is the total variation for probabilities and the Euclidean distance for vectors. For linear
-        processes it is divided by max(1, norm of the exact answer).
+        processes it is divided by max(1, norm of the optimum).
 
         Source: [Limits] App. C.1.
         """
@@ -135,12 +135,12 @@ class Target(ABC):
         return torch.ones(len(batch.tokens), len(self.token_positions), dtype=torch.bool, device=batch.tokens.device)
 
     def lower_bound_terms(self, batch: Batch) -> Float64[Tensor, "batch judged"]:
-        """Compute the loss of the exact answer by position."""
+        """Compute the loss of the optimum at each position."""
         labels = self.labels(batch)
         return self.loss_terms(self.optimum(batch), labels.double() if labels.is_floating_point() else labels)
 
     def lower_bound(self, dataset: ProcessDataset, num_samples: int) -> float | None:
-        """Compute the mean loss of the exact answer on samples 0 .. num_samples - 1; None if unknown."""
+        """Compute the mean loss of the optimum on samples 0 .. num_samples - 1; None if unknown."""
         return self.lower_bound_terms(dataset[0:num_samples]).mean().item()
 
 
@@ -153,7 +153,7 @@ def complete(observations: Tensor) -> Tensor:
     if observations.is_floating_point() and bool(observations.isnan().any()):
         raise InputError(
             "observations: entries are missing (NaN), which networks cannot read; train on a process without missing "
-            "values, or use hmmscope.fit and filters, which marginalise them"
+            "values, or fit an HMM with hmmscope.fit, which marginalises missing values"
         )
     return observations
 

@@ -29,7 +29,7 @@ TARGETS = ("observation", "belief", "density")
 
 
 class NextObservation(BeforeEachObservation):
-    """The next observation; the exact answer is its distribution under the process, or under `process.prior` if set."""
+    """The next observation; the optimum is its distribution under the process, or under `process.prior` if set."""
 
     kind = "law"
 
@@ -68,7 +68,7 @@ class UnknownNextObservation(NextObservation):
         return None
 
     def optimum(self, batch: Batch) -> Float64[Tensor, "batch judged output"]:
-        raise InputError(f"process: {self.process!r} has no exact answer: {self.no_optimum_reason}")
+        raise InputError(f"process: {self.process!r} has no Bayes optimum: {self.no_optimum_reason}")
 
 
 class RecordedNextObservation(BeforeEachObservation):
@@ -105,7 +105,7 @@ class RecordedNextObservation(BeforeEachObservation):
     def optimum(self, batch: Batch) -> Float64[Tensor, "batch judged output"]:
         if self.process.prior is None:
             raise InputError(
-                "process: recorded sequences have no exact answer, because their process is unknown; fit an HMM first"
+                "process: recorded sequences have no Bayes optimum, because their process is unknown; fit an HMM first"
             )
         padding = torch.eye(self.num_outputs, dtype=torch.float64)[0]
         return self.answer_of(self.process.prior.process, batch).where(self.evaluated(batch)[..., None], padding)
@@ -152,7 +152,7 @@ def check_target(name: str, field: str = "target") -> None:
 def make_target(name: str, process: Process, layout: Layout) -> Target:
     """Return a target of a process in a layout.
 
-    "observation": the next symbol or vector; "belief": the belief state, or the vector of a product of matrices;
+    "observation": the next symbol or vector; "belief": the belief state, or the vector of a matrix-product process;
     "density", "density-K": the density of the next vector, as a mixture of K components.
 
     Raises:
@@ -190,7 +190,7 @@ def make_target(name: str, process: Process, layout: Layout) -> Target:
         return VectorBelief(process, layout)
     if VECTORS in process.capabilities():
         return ProductVector(process, layout)
-    raise InputError(f"target: a {type(process).__name__} has no exact belief; use observation")
+    raise InputError(f"target: a {type(process).__name__} has no exact belief; use target='observation'")
 
 
 def dataset_of(source: Any, process: Process, layout: Layout, *, seed: int = 0, **reading: Any) -> ProcessDataset:
@@ -206,11 +206,11 @@ def dataset_of(source: Any, process: Process, layout: Layout, *, seed: int = 0, 
         reading: options `unit`, `column`, `group`, `axis`, `missing` and `lengths` of `SequenceData`.
 
     Raises:
-        InputError: `source` is invalid, the alphabets differ, the layout has prompts, or the process emits vectors.
+        InputError: `source` is invalid, alphabets differ, samples have several sequences, or the process emits vectors.
     """
     asked = make_target("observation", process, layout)
     if asked.kind != "law" or len(layout.sequence_lengths) > 1:
-        raise InputError("sequences: each sample must be a single sequence of symbols (layout sequences)")
+        raise InputError("sequences: need a process of symbols and one sequence per sample (SequenceLayout)")
     data = source
     if not isinstance(source, SequenceData):
         data = SequenceData(source, symbols_from=process, **reading)

@@ -22,11 +22,11 @@ SEPARATORS = {"spaces": " ", "commas": ", ", "lines": "\n", "nothing": ""}
 
 @dataclass(frozen=True, kw_only=True)
 class TextLayout(Layout):
-    """One sequence per sample, optionally after demonstrations, written as text and tokenized.
+    """One sequence per sample, written as text and tokenized, optionally after demonstrations.
 
     prefix  name of o_0  separator  name of o_1  separator  ...  delimiter  name  separator  ...
 
-    Symbol names and separators must have the same tokens in every context; other names raise an error. At the token
+    Symbol names and separators must give the same tokens in every context; other names raise an error. At the token
     before a name, the logits of `symbol_tokens` give the symbols' probabilities. An observation that is the first
     token is not predicted.
 
@@ -79,7 +79,7 @@ class TextLayout(Layout):
             require(different, "names", "must be different non-empty strings", names)
         between, turn_text = self._between, SEPARATORS.get(self.delimiter, self.delimiter)
         begun = [_read(tokenizer, [name, names[0]], between, self.prefix) for name in names]
-        require(len({read.head for read in begun}) == 1, "prefix", "must end where a token ends", self.prefix)
+        require(len({read.head for read in begun}) == 1, "prefix", "must not share a token with a name", self.prefix)
         first = tuple(read.names[0] for read in begun)
         require_count("num_demonstrations", self.num_demonstrations, 0)
         if self.num_demonstrations:
@@ -132,7 +132,7 @@ class TextLayout(Layout):
     ) -> Int64[Tensor, "batch column"]:
         if observations.is_floating_point():
             raise InputError("process: must have symbols for a text layout, got vectors")
-        require(num_symbols <= len(self.symbol_tokens), "names", f"must be {num_symbols}, one per symbol", self.names)
+        require(num_symbols <= len(self.symbol_tokens), "names", f"need {num_symbols}, one per symbol", self.names)
         device, reset_mask = observations.device, torch.from_numpy(self.reset_mask)
         tables = torch.tensor([self.symbol_tokens, self.start_tokens, self.first_tokens], device=device)
         kinds = reset_mask.long()
@@ -233,7 +233,7 @@ def _names(tokenizer: Any, count: int, between: str, prefix: str) -> tuple[str, 
         if len(alike) == count:
             return tuple(alike.values())
     most = max((len(alike) for alike in found.values()), default=0)
-    raise InputError(f"names: {count} are needed, but the tokenizer has only {most} single-token letters and words")
+    raise InputError(f"names: {count} are needed, but the tokenizer has only {most} letters and words as single tokens")
 
 
 def _candidates(tokenizer: Any) -> Iterator[str]:

@@ -12,7 +12,7 @@ from hmmscope.processes.process import Process
 
 
 class NextVector(BeforeEachObservation):
-    """The next vector; the exact answer is its mean given the past."""
+    """The next vector; the optimum is its mean given earlier vectors."""
 
     kind = "vector"
 
@@ -28,8 +28,8 @@ class NextVector(BeforeEachObservation):
 class NextDensity(BeforeEachObservation):
     """The probability density of the next vector.
 
-    An answer is a pair (log density of the observation, mean). The difference between the mean losses of model and
-    optimum estimates the KL divergence from the exact density.
+    A prediction is a pair (log density of the observation, mean). The mean loss of a model minus that of the optimum
+    estimates KL(exact density || model density).
 
     Args:
         process: process that emits vectors.
@@ -43,7 +43,7 @@ class NextDensity(BeforeEachObservation):
         super().__init__(process, layout)
         if not process.real_valued:
             raise InputError(
-                f"target: density needs vectors, but {type(process).__name__} has symbols; use observation"
+                f"target: density needs vectors, but {type(process).__name__} has symbols; use target='observation'"
             )
         self.head = head_of(process, num_laws)  # type: ignore[arg-type]
         self.num_outputs = self.head.num_outputs

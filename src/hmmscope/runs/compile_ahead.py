@@ -1,4 +1,4 @@
-"""Compilation of the compiled engine before worker processes start."""
+"""Compilation of the training engine before worker processes start."""
 
 from collections.abc import Iterable
 from dataclasses import replace

@@ -38,7 +38,7 @@ _MAX_CONFIG_BYTES = 2**16
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class RunConfig:
-    """The configuration of a run: every value that determines its numbers.
+    """The configuration of a run: every value that determines its results.
 
     `process`, `layout` and `model` are registered specs, names, or mappings with ``name`` and fields. A process may
     also be a `Process`, `SequenceData` or a file path. A model may be any `nn.Module` that maps tokens to logits.
@@ -47,7 +47,7 @@ class RunConfig:
         process: Data-generating process.
         layout: Arrangement of samples as tokens: ``sequences``, ``prompts``, or sequences after a ``header``.
         model: The architecture.
-        target: Prediction target: "observation" (the next one) or "belief" (distribution of the hidden state).
+        target: Prediction target: "observation" (the next), "belief" (filtered posterior of the state) or "density".
         training: The training recipe.
         seed: Seed of weights and training samples; the process has its own seed.
     """
@@ -71,7 +71,7 @@ class RunConfig:
                 object.__setattr__(self, name, registry.build_spec(kind, value, name))
             elif type(value) not in registry.entries(kind).values():
                 module = "a torch module, " if name == "model" else ""
-                rule = f"must be {module}a registered {kind} or a mapping with its name"
+                rule = f"must be {module}a registered {kind} or a mapping with the key name"
                 hint = f"; pass an instance, {value.__name__}(...)" if isinstance(value, type) else ""
                 raise InputError(f"{name}: {rule}, got {shown(value)}{hint}")
         if not isinstance(self.training, TrainingSpec):
@@ -89,7 +89,7 @@ class RunConfig:
         if self.training.curriculum:
             plain = isinstance(self.layout, SequenceLayout)
             require(
-                plain, "training.curriculum", "applies to plain sequences only; use the layout sequences", self.layout
+                plain, "training.curriculum", "needs samples of one sequence; use the layout sequences", self.layout
             )
 
     def _facts(self) -> dict[str, str]:
@@ -137,10 +137,10 @@ def configure(
     """Build the configuration of a training run; arguments that are left out keep their defaults.
 
     Args:
-        source: A `RunConfig` to change, a dataset, a process, `SequenceData` or an input of it, or a name or path.
+        source: A `RunConfig` to change, a dataset, a process, `SequenceData` or data that it reads, or a name or path.
         model: A registered name, a spec, a mapping of fields, or a module that maps tokens to logits.
-        target: Prediction target, "observation" or "belief" (default: the one that the process defines).
-        layout, length: Layout of samples, or length of plain sequences (for data by default their longest, at most
+        target: Prediction target, "observation", "belief" or "density" (default: that of the process).
+        layout, length: Layout of samples, or length of plain sequences (default for data: the largest length, at most
             256).
         num_steps: Number of training steps; it replaces the number in `training`.
         training: The training recipe, or a mapping of its fields.
@@ -148,7 +148,7 @@ def configure(
         read_options: Options of `SequenceData` for reading `source`.
 
     Raises:
-        InputError: An argument is invalid, both `layout` and `length` are given, or `source` needs no `read_options`.
+        InputError: An argument is invalid, both `layout` and `length` are given, or `source` is already read.
     """
     if layout is not None and length is not None:
         raise InputError("length: cannot be combined with layout; give only one of them")
@@ -208,7 +208,7 @@ def _read(source: Any, read_options: Mapping[str, Any]) -> Any:
     ready = ready or not readable
     if ready and read_options:
         raise InputError(
-            f"{next(iter(read_options))}: applies only to a file or table of sequences, got {shown(source)}"
+            f"{next(iter(read_options))}: needs a source that is a file or table of sequences, got {shown(source)}"
         )
     return source if ready or (named and not read_options) else read_as(source, read_options)
 
@@ -231,7 +231,7 @@ def config_from_data(data: object, overrides: dict[str, str] | None = None) -> R
             if section in ("model", "layout") and isinstance(inside, str):
                 inside = merged[section] = {"name": inside}
             if not isinstance(inside, dict):
-                raise InputError(f"{path_of('', path)}: this section of the configuration has no fields")
+                raise InputError(f"{path_of('', path)}: {section} is a single value, without fields")
             if key == "name" and not _is_same(section, inside.get("name"), text):
                 inside.clear()  # another type has other defaults
             _leave_out_aliases(section, inside, key)
@@ -242,7 +242,7 @@ def config_from_data(data: object, overrides: dict[str, str] | None = None) -> R
     for key in merged:
         for section, spec in (("training", TrainingSpec), ("layout", SequenceLayout)):
             if key in known_keys(spec):
-                raise InputError(f"{key}: is a field of {section}; write --{section}.{key}, or put it under {section}:")
+                raise InputError(f"{key}: is a field of {section}; write --{section}.{key}, or put it into {section}:")
         if key not in known:
             raise unknown_name(path_of("", key), key, known)
     if "seed" in merged:

@@ -26,10 +26,10 @@ def over_training(
         options: Options of the instrument, such as ``device``.
 
     Returns:
-        The rows, each with its ``step``; their method ``plot()`` draws them over the step.
+        The rows, each with its training ``step``; ``plot()`` draws them over the steps.
 
     Raises:
-        InputError: Not a run, an unknown instrument, or a run without stored checkpoints.
+        InputError: `run` is no run, or has no stored checkpoints, or the instrument is unknown.
         DamagedError: A checkpoint of a finished run is missing.
     """
     require(isinstance(run, Run), "run", "must be a run, such as hmmscope.load_run(FOLDER)", run)

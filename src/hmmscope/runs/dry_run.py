@@ -55,7 +55,7 @@ class ResourceEstimate:
         samples_measured: Number of samples in a timed step.
         seconds: Time of all steps on this processor, without evaluations; None if unknown.
         gpu_seconds: Time on one GPU, computed from `GPU_RATE`.
-        other_precision, other_seconds: The precision (float32 or bfloat16) that the run does not use, and its time.
+        other_precision, other_seconds: Precision (float32 or bfloat16) that the run does not use, and `seconds` in it.
     """
 
     parameters: int

@@ -80,7 +80,7 @@ class FitAnswers(Tabular):
         return state_answers.state_table(self.hmm, self._rows("states", x, reading))
 
     def plot(self, kind: str = "overview", x: Any = None, *, ax: Any = None, **options: Any) -> Any:
-        """Plot the fit with Matplotlib; return the Axes, or a Figure if there are several.
+        """Plot the fit with Matplotlib; return the Axes, or a Figure with several Axes.
 
         Args:
             kind: A kind of `StateMethods.plot`, such as "overview" or "transitions"; or "convergence" (of restarts) or
@@ -95,7 +95,7 @@ class FitAnswers(Tabular):
         return state_plots.plot(self.hmm, kind, self._rows("plot", x, reading), ax=ax, **own)
 
     def lines(self) -> list[str]:
-        """Return the lines of a text report: a table, the reason for the choice, and fits with restarts that disagree."""
+        """Return the lines of a report: a table, why `num_states` was chosen, and fits with restarts that disagree."""
         found = []
         if len(self.fits) > 1 or self.held_out:
             each = "an observation" if self.hmm.real_valued else "a symbol"
@@ -122,7 +122,7 @@ class FitAnswers(Tabular):
     def _cost_in_words(self) -> str:
         if not self.cost:
             return ""
-        said = f"cost of the choice: {self.cost['restarts']} restarts, {self.cost['seconds']:.1f} s"
+        said = f"cost of choosing num_states: {self.cost['restarts']} restarts, {self.cost['seconds']:.1f} s"
         own = self.cost["evidence_seconds"]
         return f"{said}, of which {own:.1f} s for the evidence" if own >= 0.05 else said
 
@@ -139,7 +139,7 @@ class FitAnswers(Tabular):
 
     def _whole(self, asked: str) -> FitData:
         if self.data is None:
-            raise InputError(f"{asked}: needs all sequences, but a stream stores none; fit without stream=True")
+            raise InputError(f"{asked}: needs the fitted data, but a stream stores none; fit without stream=True")
         return self.data
 
 

@@ -71,7 +71,7 @@ class FitResult(FitAnswers):
         support: Posterior probability of each number of states; None if only one was given.
         data: The fitted data; None for a stream.
         num_zeros: Number of zero probabilities of `start`, by array name.
-        cost: "restarts" (number), "seconds" of the fit, and "evidence_seconds" (the part for the evidence).
+        cost: "restarts" (number), "seconds" of the fit, and "evidence_seconds" (time for the evidence).
     """
 
     hmm: Any
@@ -98,7 +98,7 @@ class FitResult(FitAnswers):
 
     @property
     def converged(self) -> bool:
-        """Return whether the last iteration gained less than the tolerance."""
+        """Return whether the last iteration gained less log-likelihood than the tolerance."""
         return bool(self.fits) and self.final.converged
 
     @property
@@ -128,7 +128,7 @@ class FitResult(FitAnswers):
 
         Args:
             num_draws, num_chains, warm_up, every, seed: See `hmmscope.inference.gibbs.Chains`.
-            max_lengthening: While an R-hat is above 1.05, chains are drawn again twice as long, up to this factor.
+            max_lengthening: While an R-hat is above 1.05, redraw chains at twice the length, up to this multiple.
             initial, transition, emission: Concentrations of the priors, see `hmmscope.inference.gibbs.DirichletPrior`.
             laws: Options of the emission prior (`EmissionHMM.conjugate`): `prior_strength`, `degrees`, `share`.
 
@@ -202,9 +202,9 @@ def fit(
     Restarts run on all threads until the best two have nearly equal log-likelihoods.
 
     Args:
-        source: `SequenceData` or an input of it (lists, an array, a file path); for a stream also a `SequenceStream` or
+        source: `SequenceData` or data that it reads (lists, an array, a file path); for a stream also a `SequenceStream` or
             several sources.
-        num_states: Number of states, or several to choose from.
+        num_states: Number of states, or several numbers to choose from.
         emission: "symbols", or for numbers "gaussian", "gaussian-mixture", "poisson" (counts), "channels" (several
             symbols at once), or a registered name or class of `EmissionHMM`. Default: "gaussian" for fractional numbers,
             else symbols. NaN marks a missing value; see `hmmscope.emissions.fit_emissions_em.fit_emissions`.
@@ -365,7 +365,7 @@ def _held_out(data: SequenceData, validation: Any) -> tuple[SequenceData, Sequen
     except InputError:  # too few distinct sequences
         return data, None, ""
     cut = "" if pieces is data else f"; held-out blocks of {pieces.longest} symbols"
-    return train, judges, f"{cut}; then refitted to all data"
+    return train, judges, f"{cut}; the refit uses all data"
 
 
 def _like(other: Any, data: SequenceData) -> SequenceData:

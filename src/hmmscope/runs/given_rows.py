@@ -80,7 +80,7 @@ class GivenRows(Shown):
 
 
 def given_rows(hmm: Process, source: Any, *, lengths: Any = None, inputs: Any = None, **reading: Any) -> GivenRows:
-    """Read the sequences of a source in the alphabet of a model.
+    """Read the sequences of a source with the alphabet of a model.
 
     Args:
         hmm: The model.
@@ -96,7 +96,7 @@ def given_rows(hmm: Process, source: Any, *, lengths: Any = None, inputs: Any = 
     if hmm.num_inputs is not None and inputs is None:
         inputs = hmm.read_options.inputs if hmm.read_options else None
         if inputs is None:
-            raise InputError("inputs: must hold the input of each row of x, because the model depends on them")
+            raise InputError("inputs: is missing; the model needs the input of each row of x")
     if isinstance(source, RowValues) and lengths is None and len(source.lengths) > 1:
         lengths = source.lengths
     if not hmm.real_valued:
@@ -123,7 +123,7 @@ def given_rows(hmm: Process, source: Any, *, lengths: Any = None, inputs: Any = 
 def with_known_states(
     hmm: Process, x: Any, known_states: Any, reading: Mapping[str, Any], rows: GivenRows | None = None
 ) -> GivenRows:
-    """Return the rows of a source, by default read by `given_rows`, with their known states (see `as_allowed`)."""
+    """Return `rows` (default: `given_rows` of `x`) with the states that `known_states` allows (see `as_allowed`)."""
     found = given_rows(hmm, x, **reading) if rows is None else rows
     if known_states is None:
         return found
@@ -150,8 +150,8 @@ def read_inputs(
             where = next(k for k, (a, b) in enumerate(zip(found.lengths.tolist(), lengths, strict=True)) if a != b)
             raise InputError(f"inputs[{where}]: must have {lengths[where]} entries, one per observation")
         count, total = len(found), sum(found.lengths.tolist())
-        rule = f"must have one entry per observation ({len(lengths)} sequences, {sum(lengths)} in all)"
-        raise InputError(f"inputs: {rule}, got {count} sequences and {total}")
+        rule = f"must have one entry per observation ({len(lengths)} sequences, {sum(lengths)} entries)"
+        raise InputError(f"inputs: {rule}, got {count} sequences, {total} entries")
     if found.num_missing:
         place = int(np.flatnonzero(found.flat == found.num_symbols)[0])
         raise InputError(
@@ -166,7 +166,7 @@ def _as_read(
     if isinstance(inputs, str):
         isolated = {name: value for name, value in reading.items() if name not in ("symbols", "column", "symbols_from")}
         if isinstance(source, SequenceData | GivenRows | list | tuple | np.ndarray | Tensor):
-            raise InputError(f"{inputs!r} names a column, but the source has none; pass an input for each observation")
+            raise InputError(f"{inputs!r} names a column, but the source has no columns; pass one input per row")
         found = SequenceData(source, column=inputs, symbols=_symbols_of(alphabet), **isolated)
     elif isinstance(inputs, SequenceData):
         found = SequenceData(inputs, symbols_from=alphabet) if alphabet is not None else inputs
@@ -203,7 +203,7 @@ def of_symbols(data: SequenceData, index: Any = None, inputs: SequenceData | Non
 
 
 def labels_as_given(data: SequenceData | VectorData, source: Any) -> Any:
-    """Return row labels: the frame's own index, with type and time zone, if the rows keep the frame's order."""
+    """Return row labels of `data`, with the type and time zone of those in the frame `source`, if any."""
     own, read = row_labels(source), row_labels(data)
     if read is None or (own is not None and hasattr(own, "dtype") and np.array_equal(as_labels(own), read)):
         return own

@@ -31,12 +31,12 @@ GRAM = "n-grams of "
 class Goodness(Tabular):
     """Statistics of the data, and 95 % bands of the same statistics over simulated data sets.
 
-    The families of statistics are "runs" (fraction of the runs of a symbol that have each length), "n-grams of 2", "n-grams
-    of 3" (fractions of the most frequent n-grams) and "autocorrelation" (for symbols, the fraction of equal pairs at a
-    lag). Each coordinate of numbers has its own statistics; for runs and n-grams it is binned into three quantiles.
+    The families of statistics are "runs" (fraction of the runs of a symbol that have each length), "n-grams of 2",
+    "n-grams of 3" (fractions of the most frequent n-grams) and "autocorrelation" (for symbols, the fraction of equal
+    pairs at a lag). Each coordinate of numbers has its own statistics; runs and n-grams bin its values at the terciles.
 
-    The p-value of a family is the fraction of data sets (the simulations and the data) whose largest standardized
-    deviation is at least that of the data. `adjusted` multiplies it by the number of families (Bonferroni).
+    The p-value of a family is the fraction of data sets, simulated and real, whose largest standardized deviation is
+    at least that of the real data. `adjusted` holds p-values times the number of families (Bonferroni).
 
     Source: Gelman, Meng and Stern (1996), posterior predictive checks; Davison and Hinkley (1997), section 4.2.
 

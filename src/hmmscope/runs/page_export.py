@@ -44,7 +44,7 @@ MOST_CONTEXTS, LONGEST_CONTEXT = 4096, 2
 
 def live_data(run: Run, process: Process | None = None) -> dict[str, Any]:
     if run.config.target != "observation" or run.config.training.block_length:
-        raise InputError("run: the interactive page needs a model of the next observation, without chain-of-thought")
+        raise InputError("run: the interactive page needs target = observation and training.block_length = 0")
     layout, seed, own = run.config.layout, run.config.seed, process is None
     shown = run.process if process is None else process
     probe, held_out = (
@@ -64,12 +64,12 @@ def live_data(run: Run, process: Process | None = None) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class ControlScores:
-    """Scores of untrained controls: R² of regressions of the beliefs on the layers of an untrained model.
+    """Scores of untrained controls: R² of regressions of the beliefs on activations of an untrained model.
 
     Attributes:
         num_samples: Number of samples of the probe dataset.
         r2: Mean R² of the controls, by layer name.
-        beyond: Verdict, its text, and R² at the best layer: "r2" of the model, "twins" of the controls.
+        beyond: "verdict", "text" of the verdict, and R² at the best layer: "r2" (model), "twins" (controls).
     """
 
     num_samples: int
@@ -87,7 +87,7 @@ def live_model_data(
     twinned: ControlScores | None = None,
     twins: UntrainedControls | None = None,
 ) -> dict[str, Any]:
-    """Return the data for the interactive section of the page of a model that predicts the next observation.
+    """Return the data for the interactive section of a model page; the model predicts the next observation.
 
     The maps from layers to beliefs are fitted and evaluated on `probe`, as in `geometry`. The entry "beyond" compares
     the model and the untrained controls, each at its best layer.

@@ -108,7 +108,7 @@ class Run(Tabular):
         return [("trained", self.model), *(("untrained", twin) for twin in twins)]
 
     def dataset_of(self, source: Any, **reading: Any) -> ProcessDataset:
-        """Return the sequences of a source as a dataset with exact answers for the run's process."""
+        """Return the sequences of a source as a dataset with the Bayes optimum of the run's process."""
         return dataset_of(source, self.process, self.config.layout, seed=self.config.seed, **reading)
 
     @property
@@ -139,7 +139,7 @@ class Run(Tabular):
         return unwrapped(net)
 
     def checkpoint_steps(self) -> list[int]:
-        """Return the steps with stored weights: 0, and the completed steps of ``training.num_log_checkpoints``.
+        """Return the steps with stored weights: 0, and completed steps chosen by ``training.num_log_checkpoints``.
 
         Raises:
             InputError: The run stores no intermediate checkpoints.
@@ -158,7 +158,7 @@ class Run(Tabular):
         return [0, *(step for step in wanted if step in found)]
 
     def report(self, out: str | Path | None = None) -> Path:
-        """Write the model page of the finished run (default ``report.html`` in its folder) and return its path.
+        """Write the model page of the finished run (default ``report.html`` in its folder) and return the page's path.
 
         Raises:
             InputError: The run is not finished, or `out` does not end in .html.
@@ -178,7 +178,7 @@ def _beside(summary: dict) -> str:
 
 
 def read_run(path: str | Path) -> Run:
-    """Read a run from its folder without weights; the result has model None."""
+    """Read a run from its folder without the weights; its `model` is None."""
     folder = RunDir.open(require_path("path", path))
     config = config_from_data(folder.config)
     return Run(Path(path), config, _process_of(folder, config), None, folder.done)
@@ -189,8 +189,8 @@ def load_run(path: str | Path, *, model: torch.nn.Module | None = None, strict: 
 
     Args:
         path: The run folder.
-        model: The user's module that the run trained, if any; the weights are loaded into it. Its wrapper, such as
-            `DataParallel`, may be another one.
+        model: The user's module that the run trained, if any; the weights are loaded into it. The module's
+            wrapper, such as `DataParallel`, may differ.
         strict: True raises an error for a module with another dtype or number of heads.
 
     Raises:
@@ -204,7 +204,7 @@ def load_run(path: str | Path, *, model: torch.nn.Module | None = None, strict: 
             raise InputError(config.model.refusal(path))
         config = replace(config, model=config.model.with_module(as_module(model), strict=strict))
     elif model is not None:
-        raise InputError(f"model: {path} contains its model, {config.model.name}; leave model out")
+        raise InputError(f"model: {path} contains the model, {config.model.name}; load it without model=")
     net = untrained_model(config, process)
     if folder.done is not None and open_sealed(folder.path, milestones=False) is None:
         warnings.warn(f"{path}: has no checksums (seal.json), so its files cannot be verified", stacklevel=2)
@@ -213,8 +213,8 @@ def load_run(path: str | Path, *, model: torch.nn.Module | None = None, strict: 
         raise InputError(f"{path}: the run has no checkpoint yet; train it with --resume (resume=True in Python)")
     if folder.done is not None and found[0] < config.training.num_steps:
         raise DamagedError(
-            f"{path}: the run is finished, but its last complete checkpoint is of step {found[0]} of "
-            f"{config.training.num_steps}; delete done.json there and train it again with --resume (resume=True in Python)"
+            f"{path}: the run is finished, but its last complete checkpoint is of step {found[0]}, not "
+            f"{config.training.num_steps}; delete done.json and train it again with --resume (resume=True in Python)"
         )
     load_weights(net, found[1].get("model", {}), strict=strict)
     return Run(Path(path), config, process, unwrapped(net), folder.done)
@@ -300,10 +300,10 @@ def _process_of(folder: RunDir, config: RunConfig) -> Process:
 
 
 def check_same(folder: RunDir, process: Process) -> None:
-    """Raise DamagedError unless the process is equal, bit by bit, to the one that the run was trained on."""
+    """Raise DamagedError unless the process equals, bit by bit, the process of the run's training."""
     expected = store.read_json(folder.path / "seeds.json", managed=True).get("process_digest")
     if expected not in (process.digest, process.params_digest):  # older folders store the digest without names
         raise DamagedError(
-            f"{folder.path}: the process differs from that of the run (digest {process.digest[:12]} instead of "
-            f"{str(expected)[:12]}); restore its file, or the package versions in environment.json"
+            f"{folder.path}: the process differs from that in training (digest {process.digest[:12]} instead of "
+            f"{str(expected)[:12]}); restore the process file, or the package versions in environment.json"
         )

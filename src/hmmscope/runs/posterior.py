@@ -94,7 +94,7 @@ class Posterior(Shown, Tabular):
         ended += f"; fewer than {ENOUGH} effective draws give imprecise interval ends" if least < ENOUGH else ""
         said = f"posterior of {chains} chains of {draws} draws: largest R-hat {worst:.3f}, "
         said += f"smallest effective sample size {least:.0f}; the chains {ended}" + (
-            f"; state labels were matched in {self.relabelled_fraction:.0%} of the draws"
+            f"; states were relabelled as in the fit in {self.relabelled_fraction:.0%} of the draws"
             if self.relabelled_fraction
             else ""
         )
@@ -155,7 +155,7 @@ class FitData:
         index: Label of each row, or None.
         columns: Names of the coordinates, or empty.
         inputs: Inputs of the observations, or None.
-        known: Allowed states of each observation (N, S), or None.
+        known: Allowed states of each observation (row, state), or None.
     """
 
     data: SequenceData | VectorData

@@ -62,7 +62,7 @@ class RowValues(np.ndarray[Any, Any]):
         return self._labels() | self._values()
 
     def to_csv(self, path: object) -> None:
-        """Write the labels of the rows and the columns to a new CSV file.
+        """Write the row labels and the columns to a new CSV file.
 
         Raises:
             RefusedError: The file exists.

@@ -35,7 +35,7 @@ def settings(spec: TrainingSpec) -> Iterator[None]:
             if "deterministic" not in str(error):
                 raise
             what = str(error).partition(".")[0]
-            raise InputError(f"training.deterministic: {what}; train on the CPU, or set it to false") from error
+            raise InputError(f"training.deterministic: {what}; use the CPU, or set deterministic to false") from error
         finally:
             torch.use_deterministic_algorithms(strict, warn_only=warns)
             del os.environ[name]

@@ -88,7 +88,7 @@ def coordinate_names(hmm: Process, given: GivenRows | None = None) -> tuple[str,
 
 
 def chosen_coordinates(hmm: Process, given: GivenRows | None, wanted: Any) -> list[int]:
-    """Return the numbers of the coordinates in `wanted`, a list of names or numbers; all coordinates for None."""
+    """Return the indices of the coordinates in `wanted`, a list of names or indices; all coordinates for None."""
     names = coordinate_names(hmm, given)
     if wanted is None:
         return list(range(hmm.num_symbols))
@@ -156,7 +156,7 @@ def sample(hmm: Any, length: int, num_sequences: int = 1, *, seed: int = 0, inpu
     require_count("num_sequences", num_sequences)
     if hmm.num_inputs is not None:
         if inputs is None:
-            raise InputError("inputs: must hold the input of each step, because the model depends on them")
+            raise InputError("inputs: is missing; the model needs the input of each step")
         named = isinstance(inputs, list | tuple) and all(isinstance(one, str) for one in inputs)
         checked = hmm.checked_inputs([list(inputs)] if named else inputs, (num_sequences, length))
         drawn = hmm.sample_given(checked, seed=seed)
@@ -176,11 +176,11 @@ def forecast(
     given = given_rows(hmm, observed, **reading)
     count = len(given.sequences)
     if count != 1:
-        raise InputError(f"observed: must be a single sequence, got {count}; pass one of them")
+        raise InputError(f"observed: must be a single sequence, got {count} sequences")
     names = coordinate_names(hmm, given) if hmm.real_valued else hmm.symbols or ()
     if given.inputs is not None:
         if next_inputs is None:
-            raise InputError(f"next_inputs: must hold the input of each next step ({steps} in all)")
+            raise InputError(f"next_inputs: is missing; the model needs the inputs of the next {steps} steps")
         read = read_inputs(next_inputs, None, [steps], {}, hmm.input_alphabet)
         found = _given_next_inputs(hmm, given.sequences[0], torch.cat([given.inputs[0], read[0]]), steps)
     else:
@@ -243,7 +243,7 @@ def dwell_rows(hmm: Process) -> list[float]:
 
 
 def transitions_of(hmm: Process) -> Float64[Tensor, "state state"]:
-    """Return P(next state | state); for a semi-Markov model, P(next visit's state | state)."""
+    """Return P(next state | state); for a semi-Markov model, P(state of the next visit | state)."""
     if hmm.visits is not None:
         return hmm.visits.transition
     found: Tensor = hmm.transition if hmm.real_valued else hmm.params.transitions()[0]  # type: ignore[attr-defined]

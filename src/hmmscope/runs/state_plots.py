@@ -62,13 +62,13 @@ def split_options(options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str,
 def observations(
     hmm: Process, given: GivenRows, *, ax: Any = None, sequence: int = 0, coordinates: Any = None, figsize: Any = None
 ) -> Any:
-    """Plot one sequence over time, on a background with the colour of its most likely state.
+    """Plot one sequence over time, on a background with the colours of its most likely states.
 
     Args:
         hmm: The model.
         given: The observations.
         ax: Axes to draw a single coordinate on (default: those of a new figure).
-        sequence: Number of the sequence.
+        sequence: Index of the sequence.
         coordinates: Names or numbers of the coordinates (default: all, or only the first if `ax` is given).
         figsize: Size of a new figure in inches.
     """
@@ -115,7 +115,7 @@ def probabilities(hmm: Process, given: GivenRows, *, ax: Any = None, sequence: i
 
 def overview(hmm: Process, given: GivenRows | None, *, ax: Any = None, figsize: Any = None, **options: Any) -> Any:
     if ax is not None:
-        raise InputError("ax: applies to a single plot; choose a kind, such as 'transitions'")
+        raise InputError("ax: the overview has several plots; leave ax out, or choose a kind, such as 'transitions'")
     parts = constant_inputs(hmm)[:MOST_PANELS]
     if given is None:
         figure = new_figure(figsize or (9.0, 4.0 * len(parts)))
@@ -146,7 +146,7 @@ def _details(hmm: Process, given: GivenRows | None, parts: Any, figure: Any, gri
 def convergence(fit: Any, *, ax: Any = None, figsize: Any = None) -> Any:
     found = fit.fits.get(fit.num_states)
     if found is None or not found.history:
-        raise InputError("kind: 'convergence' needs the restarts of a fit, which a stream does not store")
+        raise InputError("kind: 'convergence' needs restarts, but a fit to a stream has none; fit without stream=True")
     axes = new_axes(ax, figsize or (6.0, 3.6))
     ends = [history[-1] for history in found.history]
     best = int(np.argmax(ends))

@@ -15,7 +15,7 @@ MOVING = ("group", "time", "sort", "every", "gap", "duplicates")
 
 
 def in_table_order(name: str, values: Any, source: Any, reading: Mapping[str, Any]) -> Any:
-    """Return values given for the rows of a table as a list for each sequence, with None where a time step has no row.
+    """Return values that were given for the rows of a table as lists, one per sequence; None where a step has no row.
 
     Raises:
         InputError: The values have the index of the table, but in another order.
@@ -26,7 +26,7 @@ def in_table_order(name: str, values: Any, source: Any, reading: Mapping[str, An
     if frame and hasattr(values, "iloc") and hasattr(source, "iloc"):
         own, rows = values.index, source.index
         moved_rows = not own.equals(rows) and own.sort_values().equals(rows.sort_values())
-        rule = "must have the index of the source in its order; use .loc[source.index]"
+        rule = "must have the rows of the source in the same order; use .loc[source.index]"
         require(not moved_rows, name, rule, "another order")
     moved = {key: reading[key] for key in MOVING if reading.get(key)}
     flat = to_plain(values)

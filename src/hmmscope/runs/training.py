@@ -56,7 +56,7 @@ class TrainOptions:
         warm_start: Folder of a shorter run; its steps are reused, which does not change the trained weights.
         num_samples: Number of samples of the evaluation after training.
         tracker: Service that also receives the log: "tensorboard", "wandb" or "trackio".
-        optimizer: Function of the model that returns torch optimizers; the schedule scales their learning rates.
+        optimizer: Function from the model to torch optimizers; the schedule scales their learning rates.
         auxiliary_losses: Functions (model, batch, output) -> scalar, by name; values are added to the loss and logged.
         quiet: Whether to hide the progress; see `FitOptions`.
 
@@ -93,7 +93,7 @@ class TrainOptions:
         if ("." in spec.optimizer or factory is not None) and spec.optimizer not in ("adamw", made):
             remedy = "pass it in Python, TrainOptions(optimizer=...)" if "." in spec.optimizer else "give only one"
             raise InputError(
-                f"training.optimizer: is {spec.optimizer}, but the factory is {made or 'missing'}; {remedy}"
+                f"training.optimizer: is {spec.optimizer}, but TrainOptions.optimizer is {made or 'missing'}; {remedy}"
             )
         return replace(spec, auxiliary_losses=names, optimizer=made or spec.optimizer)
 
@@ -111,7 +111,7 @@ def train(
     options: TrainOptions | None = None,
     **reading: Any,
 ) -> Run:
-    """Train a model on a process or on sequences, and compare it with the optimum.
+    """Train a model on a process or on sequences, and compare it with the Bayes optimum.
 
     For `SequenceData`, n-gram baselines replace the unknown optimum. A user's module is trained in
     place and must be passed again to resume.
@@ -123,7 +123,7 @@ def train(
         length, num_steps, training, seed: See `configure`.
         resume: Resume the run in `out`, if any, with the same configuration.
         options: Prediction target, layout, warm start and logging.
-        reading: Options of `SequenceData`, such as `column`, `missing` or `lengths`; stored in the folder.
+        reading: Options of `SequenceData`, such as `column`, `missing` or `lengths`; stored in `out`.
 
     Under torchrun, all processes train one model in the mode ``training.parallel``. Process 0 returns; the others exit.
 

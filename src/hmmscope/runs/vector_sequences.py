@@ -70,7 +70,7 @@ def held_out(data: VectorData, seed: int) -> tuple[VectorData, VectorData | None
     if all(bool(part.isnan().all()) for part in judges):
         return data, None, "; there are too few data for a held-out part"
     rest = [part for number, part in enumerate(parts) if number not in chosen]
-    return joined(rest), joined(judges), f"{how}; then refitted to all data"
+    return joined(rest), joined(judges), f"{how}; the refit uses all data"
 
 
 def choose_vectors(

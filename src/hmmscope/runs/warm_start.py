@@ -43,7 +43,7 @@ class SharedPrefix:
 
     @classmethod
     def of(cls, path: Path, config: RunConfig) -> "SharedPrefix":
-        """Return the longest prefix that the run in `path` shares with a configuration.
+        """Return the longest sequence of first steps that a configuration shares with the run in `path`.
 
         Raises:
             InputError: The runs share no step with a checkpoint.
@@ -62,9 +62,9 @@ class SharedPrefix:
         last = min(spec.num_steps - 1 for spec in both) if apart is None else apart
         steps = [step for step in shorter.checkpoint_steps() if step <= last]
         if not steps:
-            kept = f"the other run has checkpoints of steps {', '.join(map(str, shorter.checkpoint_steps())) or 'none'}"
+            kept = f"with checkpoints of steps {', '.join(map(str, shorter.checkpoint_steps())) or 'none'}"
             raise InputError(
-                f"warm_start: {path} shares the first {last} steps, but {kept}, so no shared step can be reused"
+                f"warm_start: {path} ({kept}) shares only the first {last} steps; train without warm_start"
             )
         return cls(shorter, steps[-1], config.training.log_checkpoint_steps)
 
