@@ -61,10 +61,10 @@ def listed(names: Iterable[object]) -> str:
 
 
 class UnknownNameError(InputError):
-    """Error for a name that is not in a closed list.
+    """Error for a name that is not in a list of known names.
 
     Attributes:
-        name, known: The unknown name, and the list of known names.
+        name, known: The unknown name, and the known names.
     """
 
     def __init__(self, message: str, name: object, known: Iterable[str]) -> None:
@@ -279,7 +279,7 @@ def require_names(field: str, value: object) -> list[str]:
 
 
 def items_of(value: object) -> list[Any] | None:
-    """Return the items of a list or array, or None."""
+    """Return the items of a list or array; None for other objects."""
     try:
         return list(value) if isinstance(value, Iterable) and not isinstance(value, str | bytes) else None
     except TypeError:  # an array without axes
@@ -294,7 +294,7 @@ def refuse_masked(field: str, values: object) -> None:
     """Raise InputError that names `field` if `values` is a masked array with masked entries."""
     numpy = sys.modules.get("numpy")  # not imported: there is no such array
     if numpy is not None and (numpy.ma.is_masked(values) or _holds_masked(values, numpy.ma)):
-        raise InputError(f"{field}: has masked entries; fill in a value for each of them")
+        raise InputError(f"{field}: has masked entries; replace each by a value")
 
 
 def _holds_masked(values: object, ma: Any) -> bool:

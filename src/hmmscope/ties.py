@@ -1,7 +1,7 @@
 """Choices, orders and printed digits that do not depend on rounding errors.
 
-Numbers that differ by at most `TOLERANCE` (relative to the largest magnitude) count as equal, and the first of equal
-numbers wins. `TOLERANCE` exceeds rounding errors (1e-12) and errors of quantization to multiples of 2^-32 (2e-10).
+Numbers that differ by at most `TOLERANCE` (relative to the largest magnitude) count as equal; the first of equal
+numbers is chosen. `TOLERANCE` exceeds rounding errors (1e-12) and errors of quantization to multiples of 2^-32 (2e-10).
 """
 
 import math

@@ -338,7 +338,7 @@ def test_what_cannot_be_is_refused_in_a_line() -> None:
     infinite = x.copy()
     infinite[3, 1] = np.inf
     refused: list[tuple[Any, str]] = [
-        (lambda: hs.fit(x, 2), r"ambiguous: give lengths=\[50\] for 50 observations of 2 coordinates, axis=0"),
+        (lambda: hs.fit(x, 2), r"three ways: pass lengths=\[50\] to read 50 observations of 2 coordinates, axis=0"),
         (lambda: hs.fit(constant[None], 2), r"coordinate 1 is constant \(3\); drop it"),
         (lambda: hs.fit(lost[None], 2), "coordinate 0 is missing everywhere"),
         (lambda: hs.fit(infinite[None], 2), "is not finite; mark a missing entry with NaN"),

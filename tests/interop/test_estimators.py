@@ -332,7 +332,7 @@ def test_an_impossible_sequence_is_impossible_alone():
 def test_what_was_set_by_hand_is_not_overwritten_without_a_word(capsys):
     model = CategoricalHMM(2, random_state=0, verbose=True)
     model.transmat_ = np.eye(2)
-    with pytest.warns(UserWarning, match="transmat_: is set and will be overwritten; leave 't' out of init_params"):
+    with pytest.warns(UserWarning, match="transmat_: will be overwritten; to keep it, leave 't' out of init_params"):
         model.fit([[0], [1], [0]])
     assert re.match(r" +1 +-\d+\.\d{8} +\+nan\n +2", capsys.readouterr().err)
     with warnings.catch_warnings():
@@ -382,4 +382,4 @@ def test_scikit_learn_is_imported_only_where_it_is_asked_for():
         "except ImportError as error: print(error)\n"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=100)
-    assert done.stdout == "hmmscope.sklearn: needs scikit-learn; pip install 'hmmscope[sklearn]'\n", done.stderr
+    assert done.stdout == "hmmscope.sklearn: needs scikit-learn; run pip install 'hmmscope[sklearn]'\n", done.stderr

@@ -22,7 +22,7 @@ TWO, THREE = np.arange(6.0).reshape(3, 2), np.arange(12.0).reshape(2, 3, 2)
 @pytest.mark.parametrize(
     ("source", "given", "error"),
     [
-        (TWO, {}, r"source: numbers \(3, 2\) are ambiguous: give lengths=\[3\] for 3 observations"),
+        (TWO, {}, r"source: an array \(3, 2\) can be read in three ways: pass lengths=\[3\] to read 3 obs"),
         (TWO, {"axis": 2}, r"axis: must be 0"),
         (THREE, {"axis": 1}, r"got \(2, 3, 2\) with axis=1"),
         (TWO, {"lengths": [1, 1]}, r"lengths: must sum to the 3 rows, got 2"),
@@ -73,8 +73,8 @@ def _text(path: Path, text: str, name: str = "x.csv") -> Path:
         (lambda p: _arrays(p, a=np.zeros(2)), {"missing": ("NA",)}, r"x.npz: missing applies to tables"),
         (lambda p: _text(p, "1\n", "x.txt"), {}, "x.txt: cannot read numbers from .txt; use one of .csv, .tsv"),
         (lambda p: _text(p, '{"x": 1}\n{"y": 2}\n', "x.jsonl"), {}, "x.jsonl: row 2: has no field 'x'"),
-        (lambda p: _text(p, "1,2\n3\n"), {"axis": 0}, r"x.csv: row 2: 1 cells where others have 2"),
-        (lambda p: _text(p, "a,b\n1\n"), {}, r"x.csv: row 2: 1 cells where the header has 2"),
+        (lambda p: _text(p, "1,2\n3\n"), {"axis": 0}, r"x.csv: row 2: 1 cells, but the first row has 2"),
+        (lambda p: _text(p, "a,b\n1\n"), {}, r"x.csv: row 2: has 1 cells, but the header has 2"),
     ],
 )
 def test_files_of_numbers_that_cannot_be_read(

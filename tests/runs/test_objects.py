@@ -470,7 +470,7 @@ def test_training_reads_as_fit_and_study_do(tmp_path: Path) -> None:
         assert run.process.digest == digest
         assert run.process.data.num_steps == 72
     for source, options, message in (
-        (wanted, {"unit": "words"}, "unit: applies only when a source is read"),
+        (wanted, {"unit": "words"}, "unit: SequenceData is already read"),
         (coin(), {"column": "a"}, "column: needs a source that is a file or table of sequences"),
         ("umbrella", {"column": "a"}, "column: needs a source that is a file or table of sequences, got 'umbrella'"),
         (rows, {"colum": "a"}, "option: unknown 'colum'; did you mean 'column'"),

@@ -106,8 +106,8 @@ def test_a_number_has_at_most_nine_digits() -> None:
         ([[1, 2]], "lengths: must be whole numbers"),
         ([-1, 2], "lengths: must be whole numbers"),
         ([2, 0], "lengths: sequence 2 is empty"),
-        ([2, 2], "lengths: must be 1 numbers, none above the length of its row, or sum to 3"),
-        ([4], "lengths: must be 1 numbers, none above the length of its row, or sum to 3"),
+        ([2, 2], "lengths: must be 1 numbers, each at most the length of its row, or sum to 3"),
+        ([4], "lengths: must be 1 numbers, each at most the length of its row, or sum to 3"),
         ([3], [[0, 1, 2]]),
         ([1, 2], [[0], [1, 2]]),
         ([2], [[0, 1]]),
@@ -124,7 +124,7 @@ def test_lengths_cut_a_row_or_end_it(given: Any, said: Any) -> None:
 def test_lengths_of_several_rows() -> None:
     assert within([[0, 1], [2, 3]], [2, 1]) == [[0, 1], [2]]
     assert within([[0], [1], [2]], [1, 2]) == [[0], [1, 2]]  # a column
-    with pytest.raises(InputError, match="lengths: must be 2 numbers, none above the length of its row, got"):
+    with pytest.raises(InputError, match="lengths: must be 2 numbers, each at most the length of its row, got"):
         within([[0, 1], [2, 3]], [2, 3])
     assert whole_lengths([]).dtype == np.int64
     for lengths in ([], [0, 3], [2, 2]):
@@ -153,18 +153,18 @@ def test_lengths_of_several_rows() -> None:
         (lambda: SequenceData([[0, 1]]).cut(0), "length: must be at least 1, got 0"),
         (lambda: SequenceData([[0, 1]]).chunks(0), "length: must be at least 1, got 0"),
         (lambda: SequenceData([[0, 1]]).prefixes(0), "length: must be at least 1, got 0"),
-        (lambda: SequenceData([[0], [1], [0, 1]]).split(0.9, 0.1), r"for a test part, got \(0.9, 0.1\)"),
-        (lambda: SequenceData([[0], [1], [0, 1]]).split(0.0), r"for a test part, got \(0.0, 0.1\)"),
-        (lambda: SequenceData([[0], [1], [0, 1]]).split(0.5, 0.0), r"for a test part, got \(0.5, 0.0\)"),
+        (lambda: SequenceData([[0], [1], [0, 1]]).split(0.9, 0.1), r"with a sum below 1, got \(0.9, 0.1\)"),
+        (lambda: SequenceData([[0], [1], [0, 1]]).split(0.0), r"with a sum below 1, got \(0.0, 0.1\)"),
+        (lambda: SequenceData([[0], [1], [0, 1]]).split(0.5, 0.0), r"with a sum below 1, got \(0.5, 0.0\)"),
         (lambda: SequenceData([[0, 1]]).split(), "2 observations .* cannot be split into three parts"),
         (lambda: SequenceData([[0, 1, 0]]).split(), r"1 sequence cannot .*, for example with data.cut\(1\)"),
         (lambda: SequenceData([[0] * 30, [1] * 30]).split(), r"2 different sequences cannot .* data.cut\(3\)"),
         (lambda: read_as([[0, 1]], {"uint": "lines"}, ["seed"]), "option: unknown 'uint'"),
-        (lambda: read_as(SequenceData([[0, 1]]), {"unit": "lines"}), "unit: applies only when a source is read"),
-        (lambda: SequenceData(SequenceData([[0, 1]]), unit="lines"), "unit: applies only when a source is read"),
+        (lambda: read_as(SequenceData([[0, 1]]), {"unit": "lines"}), "unit: SequenceData is already read"),
+        (lambda: SequenceData(SequenceData([[0, 1]]), unit="lines"), "unit: SequenceData is already read"),
         (lambda: ReadOptions(axis=2), "axis: must be 0"),
         (lambda: Missing.of([True]), "missing: must be names or numbers"),
-        (lambda: SequenceData({"a": [[0]], "b": [[1]]}), "holds no array 'observations' but a, b"),
+        (lambda: SequenceData({"a": [[0]], "b": [[1]]}), "has no column or array 'observations', but a, b"),
         (lambda: SequenceData(type("D", (), {"column_names": {"train": ["s"], "test": ["s"]}})()), r"source\['train'\]"),
     ],
 )  # fmt: skip
@@ -233,7 +233,7 @@ def test_parquet_is_read_by_its_library_and_refused_by_its_size(
     with pytest.raises(DamagedError, match=r"^a\.parquet: not Parquet \(it has no end\)"):
         SequenceData(tmp_path / "a.parquet")
     monkeypatch.setitem(sys.modules, "pyarrow", None)
-    with pytest.raises(ResourceError, match=r"a\.parquet: Parquet needs pyarrow; pip install"):
+    with pytest.raises(ResourceError, match=r"a\.parquet: Parquet needs pyarrow; run pip install"):
         SequenceData(tmp_path / "a.parquet")
 
 
@@ -269,7 +269,7 @@ def test_a_stream_is_cut_where_it_is_said(tmp_path: Path) -> None:
         ("a.txt", "\n", {"unit": "words"}, "a.txt: holds no sequence"),
         ("a.txt", "x\n", {"unit": "numbers"}, "a.txt: holds no sequence"),
         ("a.txt", "x\n", {"unit": "words", "missing": "x"}, "a.txt: holds no sequence"),
-        ("a.csv", "0\n", {}, "streams read text, FASTA or .safetensors; read .csv with SequenceData"),
+        ("a.csv", "0\n", {}, "streams read text, FASTA or .safetensors; use SequenceData"),
     ],
 )
 def test_a_stream_needs_to_know(tmp_path: Path, name: str, text: str, options: dict[str, Any], said: str) -> None:
@@ -298,7 +298,7 @@ def test_a_stream_of_a_file_of_ours_takes_its_symbols(tmp_path: Path, monkeypatc
         path.unlink()
     store.write_tensors(path, {"tokens": torch.tensor([0, 1]), "lengths": torch.tensor([2])}, header)
     assert SequenceStream(path, symbols=["a", "b"]).symbols == ("a", "b")
-    with pytest.raises(InputError, match="symbols: must be the symbols of the file, a, b; leave out symbols"):
+    with pytest.raises(InputError, match="symbols: must equal those in the file, a, b; leave symbols out"):
         SequenceStream(path, symbols=["b", "a"])
     monkeypatch.setattr(streaming, "_MAX_LINE", 4)
     (tmp_path / "a.txt").write_text("abc\nabcd")

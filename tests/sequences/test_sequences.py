@@ -153,11 +153,13 @@ def test_arrays_in_files(tmp_path: Path) -> None:
     assert numbers(SequenceData(tmp_path / "a.npz")) == [[0, 1, 2], [2]]
     assert numbers(SequenceData((tmp_path / "a.npy").rename(tmp_path / "A.NPY"))) == array.tolist()
     assert numbers(SequenceData(tmp_path / "two.npz", column="b")) == array.tolist()
-    refused(lambda: SequenceData(tmp_path / "two.npz"), "no array 'observations' but a, b", "column=")
+    refused(lambda: SequenceData(tmp_path / "two.npz"), "no column or array 'observations', but a, b", "column=")
     hs.load_process("umbrella").save(tmp_path / "p.npz")
-    refused(lambda: SequenceData(tmp_path / "p.npz"), "contains a process ('hmmscope-hmm'), not sequences")
+    refused(lambda: SequenceData(tmp_path / "p.npz"), "must have the format 'hmmscope-sequences', got 'hmmscope-hmm'")
     hs.Mixture([0.5, 0.5], [hs.load_process("umbrella")] * 2).save(tmp_path / "p.json")
-    refused(lambda: SequenceData(tmp_path / "p.json"), "contains a process ('hmmscope-mixture'), not sequences")
+    refused(
+        lambda: SequenceData(tmp_path / "p.json"), "must have the format 'hmmscope-sequences', got 'hmmscope-mixture'"
+    )
     (tmp_path / "l.json").write_text("[[0, 1, 2], [1, 0]]")
     assert SequenceData(tmp_path / "l.json").digest == SequenceData([[0, 1, 2], [1, 0]]).digest
     (tmp_path / "o.json").write_text('{"a": [1]}')
@@ -239,7 +241,7 @@ def test_two_readings_are_both_said(tmp_path: Path, name: str, text: str, both: 
         ("a.txt", "ab\n", {"symbols": ["a", "a"]}, "symbols: must be different names"),
         ("a.fa", "ACGT\n", {}, "FASTA must begin with a header"),
         ("a.fa", ">only\n", {}, "holds no sequence"),
-        ("a.csv", "id,s\n1,ab\n2\n", {"column": "s"}, "row 3: 1 cells where the header has 2"),
+        ("a.csv", "id,s\n1,ab\n2\n", {"column": "s"}, "row 3: has 1 cells, but the header has 2"),
         ("a.csv", "id,s\n1,ab\n", {"column": "t"}, "column: unknown 't'"),
         ("a.csv", "id,s\n1,ab\n", {"group": "id"}, "group: needs the column"),
         ("a.csv", "id,s\n1,ab\n", {"column": "s", "group": "u"}, "group: unknown 'u'"),
@@ -256,7 +258,7 @@ def test_two_readings_are_both_said(tmp_path: Path, name: str, text: str, both: 
         ("a.csv", "a,b\n1,0\n,\n", {"column": "a", "unit": "lines"}, "row 3: column a: is empty"),
         ("a.csv", "id,s\n\n1,ab\n\n2,\n", {"column": "s"}, "row 5: is empty"),  # as an editor counts them
         ("a.csv", "0,1\n\n0,-\n", {"symbols": 2, "unit": "words"}, "row 3, symbol 2: '-' is not one of"),
-        ("a.csv", "id,s\n\n1,a\n2\n", {"column": "s"}, "row 4: 1 cells where the header has 2"),
+        ("a.csv", "id,s\n\n1,a\n2\n", {"column": "s"}, "row 4: has 1 cells, but the header has 2"),
         ("a.csv", "u,s\n7,a\n7,\n", GROUPED, "row 3: column s: is empty"),
         ("a.jsonl", '{"s": [0, 1]}\n\n{"s": [0.5]}\n', {}, "row 3: must be a list of whole numbers"),
         ("a.jsonl", '{"s": [0]}\n\n{"t": [0]}\n', {}, "row 3: has no field 's'"),
@@ -269,7 +271,7 @@ def test_two_readings_are_both_said(tmp_path: Path, name: str, text: str, both: 
         ("a.jsonl", '{"u": 1, "s": [0]}\n', GROUPED, "with group= each row must be one name or whole number"),
         ("a.jsonl", '{"observations": [0.5]}\n', {}, "row 1: must be a list of whole numbers"),
         ("a.jsonl", '{"observations": [0]}\n{"o": [0]}\n', {}, "row 2: has no field 'observations'"),
-        ("a.jsonl", '{"a": [0], "b": [0]}\n', {}, "no array 'observations' but a, b"),
+        ("a.jsonl", '{"a": [0], "b": [0]}\n', {}, "no column or array 'observations', but a, b"),
     ],
 )
 def test_what_is_wrong_is_one_line(tmp_path: Path, name: str, text: str, options: dict, part: str) -> None:
@@ -425,8 +427,8 @@ def test_what_is_read_is_read_again_by_its_names() -> None:
     assert numbers(SequenceData(gaps, symbols=["a", "b"])) == [[0, hs.MISSING, 1]]
     refused(lambda: SequenceData(sky, symbols=["rain", "sun", "fog"][:1]), "'sun' is not one of rain")
     refused(lambda: SequenceData(gaps, symbols=1), "1 is not a symbol in [0, 1)")
-    refused(lambda: SequenceData(sky, unit="words"), "unit: applies only when a source is read")
-    refused(lambda: SequenceData(gaps, lengths=[1, 2]), "lengths: applies only when a source is read")
+    refused(lambda: SequenceData(sky, unit="words"), "unit: SequenceData is already read")
+    refused(lambda: SequenceData(gaps, lengths=[1, 2]), "lengths: SequenceData is already read")
 
 
 class Column:

@@ -467,7 +467,7 @@ def test_arrays_of_hmmlearn_are_fitted(call: Callable) -> None:
     both = hs.fit(x, 2, lengths=[4, 6], **options)
     assert both.log_likelihood == rows.log_likelihood
     assert hs.fit(x, 2, **options).log_likelihood == hs.fit(x[:, 0], 2, **options).log_likelihood
-    with pytest.raises(InputError, match="lengths: applies only when a source is read"):
+    with pytest.raises(InputError, match="lengths: SequenceData is already read"):
         hs.fit(hs.SequenceData(x), 2, lengths=[4, 6])
     np.save("x.npy", x)
     for flags, lengths in (([], 1), (["--axis", 1], 10)):

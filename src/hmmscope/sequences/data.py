@@ -49,8 +49,8 @@ class Parts(NamedTuple):
 class SequenceData(Dataset[Tensor]):
     """Sequences of symbols 0 to V - 1, of any lengths and with missing observations; symbols may have names.
 
-    Indexing gives a sequence (``data[3]``) or a subset (``data[3:10]``, ``data[[5, 3]]``). It is a PyTorch dataset:
-    ``DataLoader(data, collate_fn=data.collate)``.
+    Indexing gives a sequence (``data[3]``) or a subset (``data[3:10]``, ``data[[5, 3]]``). The class is a PyTorch
+    dataset: ``DataLoader(data, collate_fn=data.collate)``.
 
     Args:
         source: lists of symbols, texts, an integer array or tensor (sequence, time), a table with a column of symbols
@@ -58,7 +58,7 @@ class SequenceData(Dataset[Tensor]):
             .parquet), or `SequenceData`.
         symbols: all names in order, or the number of symbols (default: sorted names, or numbers up to the largest).
         unit: which unit of text is one symbol: "characters", "words", "numbers" or "lines".
-        column: column of a table, or array of a file, with the symbols (default: ``observations``, or the only one).
+        column: column of a table, or array of a file, with the symbols (default: ``observations``, or the only column).
         group: column that names the sequence of each row, in a table with one observation per row.
         time: column with the time stamp of each row; "index" uses the index of a frame. See
             [time](data.md#time-stamps).
@@ -66,7 +66,7 @@ class SequenceData(Dataset[Tensor]):
             step.
         gap: longest time between two rows of one sequence; a longer time starts a new sequence.
         sort: whether to sort rows by time; otherwise rows out of order raise an error.
-        duplicates: which of several rows in one step to keep, "first" or "last"; by default they raise an error.
+        duplicates: which row to keep if several fall into one step, "first" or "last"; by default they raise an error.
         axis: time axis of a 2-d array: 0 if columns are sequences, 1 if rows are. By default, (time, 1) is one sequence.
         missing: values that mark missing observations, such as "NA", -1, NaN, [None] or ""; any of None, NaN and "nan"
             stands for all three. Masked entries and `hmmscope.MISSING` are always missing.
@@ -77,7 +77,7 @@ class SequenceData(Dataset[Tensor]):
     Attributes:
         symbols: names of the symbols, or None.
         num_symbols: number of symbols, V.
-        lengths: lengths of the sequences (sequence,); missing observations count.
+        lengths: lengths of the sequences, including missing observations (sequence,).
         title, how: title of the data, and a sentence on how the source was read.
         read_options: options that read another source in the same way.
         names: names of the sequences, from `group` or from the records of a file, or None.
@@ -133,7 +133,7 @@ class SequenceData(Dataset[Tensor]):
             if kept is None or not kept.to_data():
                 raise
             raise InputError(
-                f"{error} (the process stores the options {kept.flags()}; pass others to change them)"
+                f"{error} (the process stores the options {kept.flags()}; pass other values to replace them)"
             ) from None
         self._set(asked.understood(encoded), what if title is None else title, seed)
 
@@ -167,7 +167,7 @@ class SequenceData(Dataset[Tensor]):
 
     @cached_property
     def steps_since_gap(self) -> NDArray[np.int64]:
-        """Number of observations since the sequence start or the last missing one (observation,); -1 if missing."""
+        """Number of observations since the sequence start or last gap (observation,); -1 at missing observations."""
         steps, gaps = np.arange(self.num_steps), self.flat == self.num_symbols
         begins = np.zeros(self.num_steps + 1, np.bool_)
         begins[self._starts[:-1]] = True
@@ -235,7 +235,7 @@ class SequenceData(Dataset[Tensor]):
         return glue.join(names[code] if 0 <= code < len(names) else "?" for code in map(int, sequence))
 
     def renamed(self, symbols: Sequence[str]) -> "SequenceData":
-        """Return the data with symbols renumbered by their place in the list of names `symbols`."""
+        """Return the data with each symbol numbered by the index of its name in `symbols`."""
         names = self.symbols or ()
         codes = np.array([*(symbols.index(name) for name in names), len(symbols)])
         flat = codes[self.flat.astype(np.int64)]
@@ -319,7 +319,7 @@ class SequenceData(Dataset[Tensor]):
 
     @property
     def block_length(self) -> int:
-        """Length that cuts the data into about 50 pieces; at least 16 observations."""
+        """Length, at least 16 observations, that cuts the data into about 50 pieces."""
         return block_length(self.num_steps)
 
     def chunks(self, length: int) -> "SequenceData":
@@ -362,7 +362,7 @@ class SequenceData(Dataset[Tensor]):
         require(
             train > 0 and validation > 0 and train + validation < 1,
             "train, validation",
-            "must be positive and leave data for a test part",
+            "must be positive with a sum below 1",
             (train, validation),
         )
         keys = hashes_of((sequence.numpy().astype("<i8").tobytes() for sequence in self), seed)
@@ -375,7 +375,7 @@ class SequenceData(Dataset[Tensor]):
                 )
             found = "sequence" if len(order) == 1 else "different sequences"
             raise InputError(
-                f"{self.title}: {len(order)} {found} cannot be split into three parts; cut long ones first, for example "
+                f"{self.title}: {len(order)} {found} cannot be split into three parts; cut long sequences, for example "
                 f"with data.cut({max(1, self.longest // 10)})"
             )
         parts = parts_of_hashes(keys, train, validation)
@@ -431,7 +431,5 @@ def read_as(source: Any, read_options: Mapping[str, Any], beside: Iterable[str] 
     if not isinstance(source, SequenceData):
         return SequenceData(source, **read_options)
     if read_options:
-        raise InputError(
-            f"{next(iter(read_options))}: applies only when a source is read, and SequenceData is already read"
-        )
+        raise InputError(f"{next(iter(read_options))}: SequenceData is already read; leave out options for reading")
     return source

@@ -135,7 +135,7 @@ def within(rows: Sequence[Any], lengths: object) -> list[Any]:
         return [rows[0][end - count : end] for end, count in zip(ends, counts, strict=True)]
     if len(counts) != len(rows) or any(count > len(row) for count, row in zip(counts, rows, strict=True)):
         also = f", or sum to {len(rows[0])}" if len(rows) == 1 else ""
-        rule = f"{len(rows)} numbers, none above the length of its row" + also
+        rule = f"{len(rows)} numbers, each at most the length of its row" + also
         raise InputError(f"lengths: must be {rule}, got {shown(lengths)}")
     return [row[:count] for count, row in zip(counts, rows, strict=True)]
 

@@ -18,7 +18,7 @@ USUAL_GAPS = frozenset({"na", "n/a", "nan", "null", "none", "<na>", "nat", "miss
 
 #: First words of the advice on an unknown symbol that may mark a missing observation, and advice on real numbers.
 IF_MISSING = "if it marks a missing observation"
-FOR_NUMBERS = "for real numbers use hmmscope.fit(X, num_states, emission='gaussian'); train networks on the fit's .hmm"
+FOR_NUMBERS = "for real numbers use fit = hmmscope.fit(X, num_states, emission='gaussian'); train networks on fit.hmm"
 
 #: Characters that often mean a missing letter.
 _USUAL_LETTERS = frozenset("-.?*nN")
@@ -100,9 +100,7 @@ class Missing:
     def check(self, names: Iterable[str] | None) -> None:
         both = [name for name in names or () if name in self.names]
         if both:
-            raise InputError(
-                f"missing: {shown(both[0])} is also one of the symbols; choose another name for one of them"
-            )
+            raise InputError(f"missing: {shown(both[0])} is also a symbol; rename the symbol or the marker")
 
     def advice(self, value: object) -> str:
         names = [*self.names, "none" if is_nothing(value) else str(value)]

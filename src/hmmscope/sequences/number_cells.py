@@ -28,7 +28,7 @@ _THOUSANDS = re.compile(r"[+-]?[1-9]\d{0,2}[,.]\d{3}")
 
 
 def headed_table(cells: TableCells, what: str, gaps: "NumberMarkers") -> Table | None:
-    """Return a table, or None if the first row holds numbers instead of names."""
+    """Return a table, or None if all cells of the first row are numbers or missing."""
     return csv_table(cells, what) if any(gaps.number(cell) is None for cell in next(iter(cells.rows), [])) else None
 
 
@@ -83,7 +83,7 @@ class NumberMarkers:
         return cls({*said.names, *(NOTHING if missing is None or said.takes_nothing else ()), ""})
 
     def number(self, cell: Any) -> float | None:
-        """Return the number in a cell; NaN if missing, None if not a number."""
+        """Return the number in a cell; NaN for a missing entry, None for other text."""
         if isinstance(cell, str):
             cell = cell.strip()
             if cell in self.names:
@@ -117,7 +117,7 @@ def floats_of(table: Table, name: str, gaps: NumberMarkers) -> NDArray[np.float6
     numbers = [gaps.number(cell) for cell in cells]
     if None in numbers:
         row = numbers.index(None)
-        cell, hint = cells[row], "; mark missing entries with --missing"
+        cell, hint = cells[row], "; name markers of missing entries with missing= (--missing)"
         if looks_like_time(cell):
             hint = f"; if it holds time stamps, pass time={name!r} (--time {name})"
         elif isinstance(cell, str) and "," in cell:

@@ -41,7 +41,7 @@ class ReadOptions:
         if self.axis_of_time is not None:
             self.axis_of_time.check()
         good = isinstance(self.axis, int | None) and self.axis in (None, 0, 1)
-        require(good, "axis", "must be 0 (each column is a sequence) or 1 (each row)", self.axis)
+        require(good, "axis", "must be 0 (columns are sequences) or 1 (rows are sequences)", self.axis)
 
     @classmethod
     def of_file(cls, data: Mapping[str, Any]) -> "ReadOptions | None":

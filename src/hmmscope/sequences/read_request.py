@@ -132,7 +132,7 @@ class ReadRequest:
             return OBSERVATIONS if OBSERVATIONS in fields else fields[0]
         found = listed(fields) or "nothing"
         raise InputError(
-            f"{self.what}: holds no array '{OBSERVATIONS}' but {found}; choose one with column= (--column)"
+            f"{self.what}: has no column or array '{OBSERVATIONS}', but {found}; choose with column= (--column)"
         )
 
     def at(self, noun: str) -> Callable[[int], str]:
@@ -232,7 +232,7 @@ class ReadRequest:
         if self.axis is None:
             raise InputError(
                 f"{self.what}: {len(values)} lists of one symbol can be read in two ways: with axis=0 as one sequence of "
-                f"{len(values)}, or with axis=1 as {len(values)} sequences of one symbol; choose one (--axis)"
+                f"{len(values)} symbols, or with axis=1 as {len(values)} sequences of one symbol; choose one (--axis)"
             )
         self.has_axes = True
         return values if self.axis == 1 else [[row[0] for row in values]]
@@ -312,7 +312,7 @@ class ReadRequest:
 def check_header(header: Mapping[str, Any], what: str) -> None:
     found = header.get("format", FORMAT)
     if found != FORMAT:
-        raise InputError(f"{what}: contains a process ({shown(found)}), not sequences")
+        raise InputError(f"{what}: must have the format {FORMAT!r}, got {shown(found)}")
     if header.get("version", 1) != 1:
         raise InputError(f"{what}: version: must be 1 of {FORMAT}, got {shown(header['version'])}")
     names, count = header.get("symbols"), header.get("num_symbols")

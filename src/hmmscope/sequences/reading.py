@@ -84,7 +84,7 @@ def _read_fastq(text: str, asked: ReadRequest) -> Encoded:
             quality += len(part.strip())
         if quality != len(record):
             rule = f"{len(record)} letters but {quality} quality characters"
-            raise InputError(f"{asked.what}: the record at line {number} has {rule}; FASTQ needs one per letter")
+            raise InputError(f"{asked.what}: the record at line {number} has {rule}; FASTQ needs equal numbers")
         sequences.append(record)
     how = "FASTQ records without their quality, where each letter is a symbol and small letters count as capitals"
     return _letters(sequences, asked, how)
@@ -225,7 +225,7 @@ def _require_whole(array: NDArray[Any], asked: ReadRequest) -> None:
 def read_again(found: Encoded, asked: ReadRequest) -> Encoded:
     wanted, options = asked.alphabet, asked.read_options.to_data() | ({} if asked.lengths is None else {"lengths": 0})
     if options:
-        raise InputError(f"{next(iter(options))}: applies only when a source is read, and SequenceData is already read")
+        raise InputError(f"{next(iter(options))}: SequenceData is already read; leave out options for reading")
     if wanted.count is None or (wanted.names, wanted.count) == (found.symbols, found.num_symbols):
         return found
     if found.symbols is not None and wanted.names is not None:
@@ -254,7 +254,7 @@ def _read_plain(source: Plain, asked: ReadRequest, how: str) -> Encoded:
         found = _read_array(values, asked, how or "array")
         return found if labels is None else replace(found, index=as_labels(labels))
     if isinstance(values, set | frozenset):
-        raise InputError(f"{asked.what}: must be ordered, such as lists; got a set")
+        raise InputError(f"{asked.what}: must have an order, such as a list, got a set")
     try:
         rows = list(plain(values))
     except TypeError:

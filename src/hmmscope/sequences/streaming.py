@@ -28,7 +28,7 @@ _UNITS = ("characters", "words", "numbers")
 
 
 class SequenceStream:
-    """The sequences of a file in chunks that fit into memory; each iteration starts again.
+    """The sequences of a file in chunks that fit into memory; each iteration starts at the beginning.
 
     Unless symbols are given, text and FASTA files are first read once to find the symbols. A safetensors file from
     `SequenceData.save` is memory-mapped.
@@ -44,7 +44,7 @@ class SequenceStream:
     Attributes:
         symbols, num_symbols, read_options: see `SequenceData`.
         size: size of the file in bytes.
-        position: bytes of the file that the last iteration has read.
+        position: number of bytes that the last iteration has read.
 
     Raises:
         InputError: the file has another type, no sequence or a line above 64 MiB; `unit` is missing; or, during iteration,
@@ -66,7 +66,7 @@ class SequenceStream:
         require_count("longest", longest, 2)
         ending = self.path.suffix.lower()
         if ending not in _STREAMED:
-            raise InputError(f"{self.path}: streams read text, FASTA or .safetensors; read {ending} with SequenceData")
+            raise InputError(f"{self.path}: streams read text, FASTA or .safetensors; use SequenceData instead")
         with disk.reading(self.path, managed=False) as file:
             self.size, self._is_fasta = os.fstat(file.fileno()).st_size, ending in FASTA
             if ending in TEXT and unit is None and is_fasta(file.read(2**16).decode("utf-8-sig", "replace")):
@@ -83,7 +83,7 @@ class SequenceStream:
             given, self._has_gaps = header.get("symbols", header.get("num_symbols")), bool(header.get("gaps"))
             alphabet = Alphabet.of(given if symbols is None else symbols, self._missing)
             if isinstance(given, list) and alphabet.names not in (None, tuple(given)):
-                raise InputError(f"symbols: must be the symbols of the file, {listed(given)}; leave out symbols")
+                raise InputError(f"symbols: must equal those in the file, {listed(given)}; leave symbols out")
         elif self.unit is None:
             units = ", ".join(f"{name!r} ({UNITS[name]})" for name in _UNITS)
             raise InputError(f"unit: is required for streamed text (--unit): {units}")

@@ -58,7 +58,7 @@ def read_text(path: Path, limit: int = MAX_TEXT) -> str:
             except (OSError, EOFError, lzma.LZMAError, ValueError) as error:
                 raise DamagedError(f"{path}: cannot be unpacked ({' '.join(str(error).split())[:100]})") from None
             if len(data) > limit:
-                raise InputError(f"{path}: more than {limit} bytes when unpacked")
+                raise InputError(f"{path}: has more than {limit} bytes when unpacked; split it")
             require_memory(f"{path}", 40 * len(data))
     encoding = next((name for mark, name in _MARKS.items() if data.startswith(mark)), "utf-8-sig")
     try:
@@ -257,7 +257,7 @@ def csv_table(cells: TableCells, what: str) -> Table:
     header, body, numbers = cells.rows[0], cells.rows[1:], cells.numbers[1:]
     for number, row in zip(numbers, body, strict=True):
         if len(row) != len(header):
-            raise InputError(f"{what}: row {number}: {len(row)} cells where the header has {len(header)}")
+            raise InputError(f"{what}: row {number}: has {len(row)} cells, but the header has {len(header)}")
     return Table(
         what, header, lambda name: [row[header.index(name)] for row in body], numbers, separator=cells.separator
     )
@@ -267,7 +267,7 @@ def parquet_table(path: Path) -> Table:
     try:
         from pyarrow import parquet
     except ImportError:
-        raise ResourceError(f"{path}: Parquet needs pyarrow; pip install 'hmmscope[parquet]'") from None
+        raise ResourceError(f"{path}: Parquet needs pyarrow; run pip install 'hmmscope[parquet]'") from None
 
     def within(read: Callable[[Any], Any]) -> Any:
         with disk.reading(path, managed=False) as file:

@@ -102,10 +102,10 @@ def _summary(
     said += f", {cuts} cut{'s' * (cuts != 1)} at gaps above {axis.gap}" if axis.gap is not None else ""
     repeated, disorder = sum(one.duplicates for one in found), sum(one.disorder for one in found)
     said += f", {repeated} repeated row{'s' * (repeated != 1)} left out" if repeated else ""
-    said += f", sorted ({disorder} step{'s' * (disorder != 1)} back in time)" if disorder else ""
+    said += f", sorted by time ({disorder} row{'s' * (disorder != 1)} came after a later time)" if disorder else ""
     off = max(one.off for one in found)
     if off:
-        said += f", time stamps up to {duration_text(off) if is_time else f'{off:g}'} off the grid"
+        said += f", time stamps up to {duration_text(off) if is_time else f'{off:g}'} from their step"
     return said
 
 
@@ -169,8 +169,8 @@ class _Grid:
         count = int(cells[-1]) + 1
         if count > max(_MANY, _EACH * len(rows)):
             raise InputError(
-                f"every: {self.axis.every} gives {count} steps for {len(rows)} rows; give a longer step, or cut long gaps "
-                "with gap="
+                f"every: {self.axis.every} gives {count} steps for {len(rows)} rows; give a longer step, or cut sequences "
+                "at long gaps with gap="
             )
         placed = np.full(count, -1, np.int64)
         placed[cells] = rows

@@ -25,7 +25,7 @@ _UNITS = {
 _SIZES = {name: size for size, names in _UNITS.items() for name in names}
 _MONTHS = {"mo": 1, "month": 1, "months": 1, "ms": 1, "y": 12, "year": 12, "years": 12}
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)?\s*([A-Za-z]+)")
-_DURATIONS = "a duration such as '10min', '1h', '1d' or '1mo', or a number where time is a number"
+_DURATIONS = "a duration such as '10min', '1h', '1d' or '1mo', or a number if times are numbers"
 _ISO = re.compile(
     r"(\d{4})[-/](\d\d)[-/](\d\d)(?:[T ]+(\d\d):?(\d\d)(?::?(\d\d)(?:[.,](\d{1,9}))?)?)?\s*(Z|UTC|[+-]\d\d:?(?:\d\d)?)?"
 )
@@ -146,7 +146,7 @@ def _of_numbers(texts: list[str], where: Callable[[int], str], as_time: bool) ->
     if size < 1e8 or scale is None or float(values.min()) < size / 100:
         raise InputError(
             f"{where(0)}: the numbers {values.min()} to {values.max()} are not times since 1970; give every and gap as "
-            "numbers in their unit, such as every=1"
+            "numbers in the same unit, such as every=1"
         )
     micros = (
         np.round(values * scale).astype(np.int64)
@@ -185,7 +185,7 @@ def _of_parts(rows: Sequence[tuple[Any, ...]], where: Callable[[int], str]) -> N
             try:
                 np.datetime64(text)
             except ValueError:
-                raise InputError(f"{where(row)}: {text[:19].replace('T', ' ')} is not a date and time") from None
+                raise InputError(f"{where(row)}: {text[:19].replace('T', ' ')} is not a valid date and time") from None
         raise
 
 

@@ -114,7 +114,7 @@ def read_vectors(
     Args:
         source: array, tensor, list, frame, mapping of columns, `VectorData`, or a file (.csv, .tsv, .parquet, .jsonl, .json,
             .npy, .npz, .safetensors; text may be compressed).
-        column: list of column names, or text with commas (default: all but `group` and `time`); or an array's name.
+        column: column names, as a list or separated by commas (default: all but `group` and `time`); or an array's name.
         group, axis, lengths: see `hmmscope.SequenceData`.
         missing: values that mark a missing entry (default: NA, NaN, nan); an empty cell is always missing.
         symbols_from: `read_options` of an earlier result, used where an option is not given here.
@@ -133,7 +133,7 @@ def read_vectors(
     listed = isinstance(column, Collection) and getattr(column, "ndim", 1) == 1
     require(column is None or listed, "column", "must be a name or a list of names", column)
     good = isinstance(symbols_from, ReadOptions | None)
-    require(good, "symbols_from", "must be the read_options of an earlier reading", symbols_from)
+    require(good, "symbols_from", "must be the read_options of an earlier result", symbols_from)
     if width is not None:
         require_count("width", width)
     columns = None if column is None else [column] if isinstance(column, str) else list(map(str, column))
@@ -143,9 +143,7 @@ def read_vectors(
     if isinstance(source, VectorData):
         other = next((name for name, value in wanted.to_data().items() if value is not None), None)
         if other is not None or columns or lengths is not None:
-            raise InputError(
-                f"{other or 'column, lengths'}: applies only when a source is read, and VectorData is already read"
-            )
+            raise InputError(f"{other or 'column, lengths'}: VectorData is already read; leave out options for reading")
         return _in_order(source, asked.kept.column)
     if isinstance(source, os.PathLike | str):
         path, ending = Path(source), ending_of(Path(source))
@@ -179,7 +177,7 @@ class _Request:
             if known and absent:
                 raise InputError(
                     f"{table.what}: has {', '.join(known)} but not {', '.join(absent)}, which the model was fitted to; "
-                    "name the columns in that order with column= (--column)"
+                    "name the columns in the order of the model with column= (--column)"
                 )
             columns = None if absent else [kept.column]
         values = {name: getattr(options, name) for name in ("group", "missing", *TIME_OPTIONS)}
@@ -233,7 +231,7 @@ def _of_arrays(source: sources.Arrays, asked: _Request, what: str, how: str) -> 
 def _arrays_only(what: str, asked: _Request) -> None:
     for name in ("group", "missing", "time"):
         if getattr(asked.options, name) is not None:
-            raise InputError(f"{what}: {name} applies to tables, not arrays, in which NaN marks a missing entry")
+            raise InputError(f"{what}: {name} applies to tables only; arrays mark missing entries with NaN")
 
 
 def _lists(rows: list[Any], asked: _Request, how: str) -> VectorData:
@@ -258,7 +256,7 @@ def _of_plain(source: sources.Plain, asked: _Request, what: str, how: str) -> Ve
         return _of_table(Table(what, [name], lambda _: values, labels=labels), asked)
     _arrays_only(what, asked)
     if asked.columns is not None:
-        raise InputError(f"{what}: column applies to tables, and this source has no names of columns")
+        raise InputError(f"{what}: column applies to tables, but this source has no column names")
     found = _of_array(values, asked, how, what)
     if labels is None or len(labels) != len(found.rows):
         return found
@@ -314,20 +312,20 @@ def _nameless(what: str, cells: TableCells, asked: _Request, gaps: NumberMarkers
     for name in ("columns", "group", "time"):
         given = asked.columns if name == "columns" else getattr(asked.options, name)
         if given is not None:
-            raise InputError(f"{what}: has no header with column names, which {name.rstrip('s')} needs")
+            raise InputError(f"{what}: has no header with column names, which the option {name.rstrip('s')} needs")
     width = len(cells.rows[0])
     for number, row in zip(cells.numbers, cells.rows, strict=True):
         if len(row) != width:
-            raise InputError(f"{what}: row {number}: {len(row)} cells where others have {width}")
+            raise InputError(f"{what}: row {number}: {len(row)} cells, but the first row has {width}")
     names = [str(place + 1) for place in range(width)]
     table = Table(what, names, lambda name: [row[int(name) - 1] for row in cells.rows], cells.numbers)
     array = np.stack([floats_of(table, name, gaps) for name in names], 1)
     axis, rows = _axis(asked, array), len(array)
     if width > 1 and axis is None and asked.lengths is None and asked.width != width:
         raise InputError(
-            f"{what}: {rows} rows of {width} numbers are ambiguous: add a header with column names to read "
-            f"{rows} observations of {width} coordinates, --axis 0 for {width} sequences of {rows} numbers, "
-            f"or --axis 1 for {rows} sequences of {width} numbers"
+            f"{what}: {rows} rows of {width} numbers can be read in three ways: add a header of column names to read "
+            f"{rows} observations of {width} coordinates, or pass axis=0 (--axis 0) to read {width} sequences of "
+            f"{rows} numbers, or axis=1 (--axis 1) to read {rows} sequences of {width} numbers"
         )
     how = "one sequence of numbers" if axis is None else f"each {('column', 'row')[axis]} a sequence"
     found = _of_array(array, asked, f"{what}, {how}")
@@ -360,7 +358,7 @@ def _of_array(source: Any, asked: _Request, how: str, what: str = "source") -> V
         rows = {part.shape for part in parts}
         if not all(isinstance(one, list | tuple) for one in plain) or len(rows) > 1 or any(p.ndim == 2 for p in parts):
             if lengths is not None or axis is not None:
-                raise InputError("lengths, axis: apply to a single array; this source is already in sequences")
+                raise InputError("lengths, axis: apply to a single array; leave them out for a list of arrays")
             return joined([part[:, None] if part.ndim == 1 else part for part in parts], how)
         array = torch.stack(parts)
     else:
@@ -379,7 +377,9 @@ def _shaped(
             return joined(list(array), how, reading)
         counts = _counts(lengths)
         if len(counts) != len(array) or max(counts) > array.shape[1]:
-            raise InputError(f"lengths: must be {len(array)} whole numbers in [1, {array.shape[1]}]")
+            raise InputError(
+                f"lengths: must be {len(array)} whole numbers in [1, {array.shape[1]}], got {shown(lengths)}"
+            )
         return joined([row[:count] for row, count in zip(array, counts, strict=True)], how, reading)
     if array.ndim == 1 or (array.ndim == 2 and array.shape[1] == 1 and axis is None):
         array = array.reshape(-1, 1)
@@ -397,9 +397,9 @@ def _shaped(
     if lengths is None:
         rows, columns = array.shape
         raise InputError(
-            f"{what}: numbers {tuple(array.shape)} are ambiguous: give lengths=[{rows}] for {rows} observations of "
-            f"{columns} coordinates, axis=0 for {columns} sequences of {rows} numbers, or axis=1 for {rows} sequences of "
-            f"{columns} numbers"
+            f"{what}: an array {tuple(array.shape)} can be read in three ways: pass lengths=[{rows}] to read "
+            f"{rows} observations of {columns} coordinates, axis=0 to read {columns} sequences of {rows} numbers, or "
+            f"axis=1 to read {rows} sequences of {columns} numbers"
         )
     return joined(list(array.split(_counts(lengths, len(array)))), how, reading)
 

@@ -6,7 +6,7 @@ Replace ``from hmmlearn.hmm import CategoricalHMM`` by ``from hmmscope.sklearn i
 import importlib.util
 
 if importlib.util.find_spec("sklearn") is None:
-    raise ImportError("hmmscope.sklearn: needs scikit-learn; pip install 'hmmscope[sklearn]'")
+    raise ImportError("hmmscope.sklearn: needs scikit-learn; run pip install 'hmmscope[sklearn]'")
 
 from hmmscope.sklearn.categorical import CategoricalHMM
 from hmmscope.sklearn.family_hmm import FamilyHMM

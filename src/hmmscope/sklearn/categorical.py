@@ -42,7 +42,7 @@ class CategoricalHMM(HiddenMarkovModel):
 
     Attributes:
         startprob_: Initial distribution (S,).
-        transmat_: `[i, j]` = P(next j given now i) (S, S).
+        transmat_: `[i, j]` = P(next state j given state i) (S, S).
         emissionprob_: `[i, v]` = P(symbol v given state i) (S, V).
         monitor_: Convergence monitor of the last fit.
         n_features: Number of symbols V.

@@ -49,7 +49,7 @@ class UnroundedHMM(Process):
 
     @functools.cached_property
     def logarithms(self) -> Tables:
-        """Log tables, bit-identical to hmmlearn's; states are reversed, because hmmlearn breaks ties by the last state."""
+        """Log probabilities, bit-identical to hmmlearn's; states are reversed, as hmmlearn prefers later states in ties."""
         initial, transition = (libm_log(part[0].numpy()) for part in self.params.rows()[:2])
         with np.errstate(divide="ignore"):
             emission_VS = np.log(np.ascontiguousarray(self.params.rows()[2][0].numpy().T))
@@ -77,7 +77,7 @@ class EncodedObservations(NamedTuple):
     Attributes:
         process: Process of the symbols.
         symbols: Symbols of all sequences, one after the other (N,).
-        lengths: Lengths of the sequences (n,).
+        lengths: Lengths of the sequences (sequence,).
         sets: If some states are known, the pairs (symbol, allowed states) to which `symbols` refers; else None.
     """
 
@@ -164,7 +164,7 @@ def as_rows(X: Any) -> Any:
             found = np.array(X)
             X = found if found.dtype.kind != "U" else np.array(X, object)
         except ValueError:
-            raise InputError("X: must have rows of one length; join sequences and pass lengths=") from None
+            raise InputError("X: must have rows of equal length; concatenate sequences and pass lengths=") from None
     if isinstance(X, np.ndarray) and X.ndim == 1:
         X = X[:, None]
     if isinstance(X, np.ndarray) and X.dtype.kind in "mM":

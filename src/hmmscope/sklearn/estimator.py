@@ -104,7 +104,7 @@ class HiddenMarkovModel(BaseEstimator):
 
     @abstractmethod
     def _emit(self, states: NDArray[np.int64], uniforms: Array) -> NDArray[Any]:
-        """Sample one observation for each state in `states`; return them as (N, feature)."""
+        """Sample one observation for each state in `states`; return an array (N, feature)."""
 
     @abstractmethod
     def _num_free_emissions(self, positive: dict[str, NDArray[np.bool_]]) -> dict[str, int]:
@@ -186,7 +186,7 @@ class HiddenMarkovModel(BaseEstimator):
         for letter, name in self.parts.items():
             if letter in self.init_params and hasattr(self, name) and getattr(self, name) is not made.get(name):
                 warnings.warn(
-                    f"{name}: is set and will be overwritten; leave {letter!r} out of init_params", stacklevel=3
+                    f"{name}: will be overwritten; to keep it, leave {letter!r} out of init_params", stacklevel=3
                 )
 
     def _climb(
@@ -198,7 +198,7 @@ class HiddenMarkovModel(BaseEstimator):
             if (counts.logs == -np.inf).any():
                 given = " and known_states" if known is not None else ""
                 rule = f"X: a sequence has probability zero under the initial parameters{given}"
-                raise InputError(f"{rule}; make more of them positive, because EM keeps zeros")
+                raise InputError(f"{rule}; make zero parameters positive, because EM keeps zeros")
             self._maximise(X, counts)
             monitor.report(total)
             if monitor.converged:
@@ -414,7 +414,7 @@ class HiddenMarkovModel(BaseEstimator):
 
 
 def most_probable(prior: Any, counts: Array, before: Array) -> Array:
-    """Return the rows of largest posterior under Dirichlet priors; zeros, and rows with zero counts, stay unchanged."""
+    """Return the most probable rows under Dirichlet priors; zeros, and rows with zero counts, stay unchanged."""
     weight = np.where(before == 0, 0.0, np.maximum(prior - 1 + counts, 0))
     total = weight.sum(-1, keepdims=True)
     return np.divide(weight, total, where=total > 0, out=np.array(before, np.float64))

@@ -8,7 +8,7 @@ from collections import deque
 class ConvergenceMonitor:
     """Monitor that records log-likelihoods and decides when a fit ends.
 
-    To change the rule, assign an instance of a subclass to the attribute `monitor_` of an estimator.
+    To change when fits end, assign an instance of a subclass to the attribute `monitor_` of an estimator.
 
     Attributes:
         tol: The fit ends when an iteration gains less than this log-likelihood, in nats.

@@ -133,7 +133,7 @@ def _within(padded: torch.Tensor, inside: torch.Tensor | None) -> torch.Tensor:
 def without_gaps(X: Array, num_states: int) -> Array:
     if len(X) < max(2, num_states):
         raise InputError(
-            f"X: must have at least {max(2, num_states)} rows, at least two and at least one for each state, got "
+            f"X: must have at least {max(2, num_states)} rows (one per state, and no fewer than two), got "
             f"{len(X)} sample" + "s" * (len(X) != 1)
         )
     gaps = np.isnan(X)
@@ -143,7 +143,7 @@ def without_gaps(X: Array, num_states: int) -> Array:
 
 
 def bounded_below(covars: Array, least: float, matrices: bool) -> Array:
-    """Increase variances, or eigenvalues of covariance matrices, that are below `least` to `least`."""
+    """Raise variances, or eigenvalues of covariance matrices, to at least `least`."""
     if least <= 0:
         if matrices and np.isfinite(covars).all():
             _refuse_collinear(covars)
