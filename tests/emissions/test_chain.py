@@ -127,7 +127,7 @@ def test_what_cannot_be_is_impossible_and_bad_numbers_are_refused(wide: float) -
     assert draw_states(chain, logs)[0].tolist() == [[-1] * 4, [0] * 4]
     with pytest.raises(InputError, match="the sequence has probability zero"):
         count_states(chain, logs)
-    for bad, said in ((torch.nan, "must be numbers or -inf"), (torch.inf, "must be numbers or -inf")):
+    for bad, said in ((torch.nan, "must be finite numbers or -inf"), (torch.inf, "must be finite numbers or -inf")):
         with pytest.raises(InputError, match=said):
             filter_states(chain, torch.full((1, 1, 2), bad, dtype=torch.float64))
     with pytest.raises(InputError, match="must have 2 states, got 3"):

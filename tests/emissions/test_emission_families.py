@@ -339,8 +339,8 @@ def test_what_cannot_be_is_refused_in_a_line() -> None:
     infinite[3, 1] = np.inf
     refused: list[tuple[Any, str]] = [
         (lambda: hs.fit(x, 2), r"three ways: pass lengths=\[50\] to read 50 observations of 2 coordinates, axis=0"),
-        (lambda: hs.fit(constant[None], 2), r"coordinate 1 is constant \(3\); drop it"),
-        (lambda: hs.fit(lost[None], 2), "coordinate 0 is missing everywhere"),
+        (lambda: hs.fit(constant[None], 2), r"coordinate 1 is constant \(3\); remove the coordinate"),
+        (lambda: hs.fit(lost[None], 2), "coordinate 0 is missing in every row"),
         (lambda: hs.fit(infinite[None], 2), "is not finite; mark a missing entry with NaN"),
         (lambda: hs.fit(x[None], 2, emission="poisson"), r"must be counts \(nonnegative integers\)"),
         (lambda: hs.fit(x[None], 2, emission="gausian"), "did you mean 'gaussian'"),

@@ -110,9 +110,9 @@ def test_vectors():
     ("given", "message"),
     [
         ({"transition": [[1, 0], [0, 1]]}, r"transition: must have the shape \(3, 3\), got \(2, 2\)"),
-        ({"initial": [0.6, 0.6, None]}, "initial: row 0: the fixed entries leave no probability for the other entries"),
-        ({"initial": [0.5, 0.2, 0.1]}, "initial: row 0: the entries do not sum to 1"),
-        ({"initial": [False, False, False]}, "initial: row 0: the entries do not sum to 1"),
+        ({"initial": [0.6, 0.6, None]}, "initial: row 0: the fixed entries sum to 1 or more, which leaves no "),
+        ({"initial": [0.5, 0.2, 0.1]}, "initial: row 0: all entries are fixed, but do not sum to 1"),
+        ({"initial": [False, False, False]}, "initial: row 0: all entries are fixed, but do not sum to 1"),
         ({"initial": [2, None, None]}, r"initial\[0\]: must be a probability, .* got 2"),
         (
             {"transition": [["a", "a", 0], ["a", None, 0.9], [None] * 3]},
@@ -130,5 +130,5 @@ def test_constraints_exclude_other_spellings():
         hmmscope.FitOptions(constraints="left")
     with pytest.raises(InputError, match=r"constraints\.emission: cannot be used with tied_emissions"):
         fit_baum_welch(_symbols(), 3, 3, constraints=MIXED, tied_emissions=[0, 0, 1])
-    with pytest.raises(InputError, match=r"constraints\.emission: applies to symbols"):
+    with pytest.raises(InputError, match=r"constraints\.emission: must be omitted for vector emissions"):
         hmmscope.fit([0.1, 0.5, 0.3, 1.5], 3, emission="gaussian", options=hmmscope.FitOptions(constraints=MIXED))

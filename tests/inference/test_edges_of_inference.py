@@ -205,7 +205,7 @@ def test_a_stationary_law_is_one_or_none() -> None:
     ).tolist() == pytest.approx([0.75, 0.25])
     with pytest.raises(InputError, match="process: a mixture has no single stationary distribution"):
         stationary_distribution(MIXTURE)
-    with pytest.raises(InputError, match="pass prior instead"):
+    with pytest.raises(InputError, match="pass the argument prior"):
         stationary_distribution(hs.HMM([0.5, 0.5], np.eye(2), np.eye(2)))
 
 
@@ -272,7 +272,7 @@ def test_what_has_no_such_answer_says_so(monkeypatch: pytest.MonkeyPatch, unchec
     monkeypatch.setitem(sys.modules, "scipy.optimize", None)
     assert chains.matching(np.ones((2, 1, 1))).tolist() == [[0], [0]]
     with pytest.raises(
-        InputError, match=r"posterior: matching the labels of states needs SciPy; pip install 'hmmscope\[hmm\]'"
+        InputError, match=r"posterior: matching state labels needs SciPy; run: pip install 'hmmscope\[hmm\]'"
     ):
         chains.matching(np.ones((2, 2, 2)))
 
@@ -281,7 +281,7 @@ def test_chains_whose_start_forbids_what_was_seen_are_refused() -> None:
     start = Model(np.array([1.0, 0.0]), np.eye(2), np.eye(2))
     work = baum_welch.as_sequences(torch.tensor([[0, 1]]), 2)
     few = gibbs.Chains(num_draws=4, num_chains=1, warm_up=0)
-    with pytest.raises(InputError, match="start: gives a sequence probability zero"):
+    with pytest.raises(InputError, match="start: a sequence has probability zero under this model"):
         gibbs.symbol_draws(work, start, np.empty(0, np.int64), gibbs.DirichletPrior(), few)
     with pytest.raises(InputError, match=r"^observations\[1\]: has probability zero under start"):
         em.expect(start, baum_welch.as_sequences(torch.tensor([[0, 0], [0, 1]]), 2), 1)

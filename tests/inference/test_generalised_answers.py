@@ -100,7 +100,7 @@ def test_a_process_with_finitely_many_mixed_states_has_an_exact_rate() -> None:
 
 def test_not_unique() -> None:
     still = GeneralisedHMM([0.5, 0.5], torch.eye(2)[None])
-    with pytest.raises(hs.errors.InputError, match="stationary vector: is not unique"):
+    with pytest.raises(hs.errors.InputError, match="process: the stationary vector is not unique"):
         stationary_distribution(still)
     assert dict(process_facts(still)) == {"fixed vector": "not unique", "least dimension": "1 of 2"}
     coin = HMM([1.0], [[1.0]], [[0.5, 0.5]])

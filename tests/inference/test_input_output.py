@@ -207,7 +207,7 @@ def test_a_state_observer_has_the_beliefs_given_the_inputs(shape):
         torch.testing.assert_close(found, exact, atol=1e-7, rtol=0)
         logs.append(float(hmmscope.log_likelihood(process, seen).sum()))
     assert logs == pytest.approx(logs[:1] * 4, abs=1e-6)
-    with pytest.raises(InputError, match="process: must be the result of with_policy of this model"):
+    with pytest.raises(InputError, match=r"process: must be hmm\.with_policy\(\.\.\.\) or MultichannelHMM"):
         StateObserver(hmm, hmmscope.make_process("mess3"))
 
 

@@ -125,7 +125,7 @@ def test_lists_and_arrays_mean_the_same():
         ([0, 1], r"known_states\[0\]: must have 3 entries, one per observation, got 2"),
         ([0, 1, 7], r"known_states\[0, 2\]: must be a state in \[0, 3\)"),
         ([0, "rain", 1], r"known_states\[0, 1\]: must be a state .* got 'rain'"),
-        ([0, 1, set()], r"known_states\[0, 2\]: must contain at least one state"),
+        ([0, 1, set()], r"known_states\[0, 2\]: must allow at least one state"),
         (torch.zeros(2, 5), r"must have 1 sequences of states, .* got \(2, 5\)"),
         ("rain", "got 'rain'"),
         (np.ma.masked_array([0, 1, 1], [0, 1, 0]), "known_states: has masked entries"),

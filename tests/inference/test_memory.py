@@ -80,7 +80,7 @@ def test_transient_states_have_none_and_several_closed_sets_are_refused():
     law = hs.stationary_distribution(hs.HMM([1, 0, 0], [[0.5, 0.25, 0.25], [0, 0, 1], [0, 1, 0]], [[1.0]] * 3))
     assert law.tolist() == [0.0, 0.5, 0.5]
     split = hs.HMM([1, 0, 0], [[0, 0.5, 0.5], [0, 1, 0], [0, 0, 1]], [[1.0]] * 3)
-    with pytest.raises(InputError, match=r"2 closed sets of states, \[1\], \[2\]; pass prior instead$"):
+    with pytest.raises(InputError, match=r"2 closed sets of states, \[1\], \[2\]; pass the argument prior, "):
         hs.stationary_distribution(split)
     with pytest.raises(InputError, match=r"^process: a mixture has no single stationary distribution"):
         hs.stationary_distribution(hs.Mixture([1.0], [split]))

@@ -135,7 +135,7 @@ def test_the_rule_of_the_choice_is_named_and_its_cost_stated(data):
     with pytest.raises(InputError, match="choose: unknown 'aic'; did you mean 'bic'"):
         hs.fit(data, [1, 2], options=hs.FitOptions(choose="aic"))
     data = [data] if data is SYMBOLS else data
-    with pytest.raises(InputError, match=r"choose: 'evidence' is not possible here: .*; use choose='bic'"):
+    with pytest.raises(InputError, match=r"choose: cannot be 'evidence', because .*; use choose='bic'"):
         hs.fit(data, [1, 2], options=hs.FitOptions(choose="evidence", sequence_weights=[2.0]))
 
 
@@ -153,7 +153,7 @@ def test_long_numbers_are_chosen_by_bic_unless_the_evidence_is_asked_for(monkeyp
     monkeypatch.setattr("hmmscope.runs.vector_sequences.vector_evidence", estimated)
     assert "takes too long" in hs.fit(NUMBERS, [1, 2]).reason
     assert set(limits) == {60_000}
-    with pytest.raises(InputError, match=r"'evidence' is not possible here: .* takes too long; use choose='bic'"):
+    with pytest.raises(InputError, match=r"cannot be 'evidence', because .* takes too long; use choose='bic'"):
         hs.fit(NUMBERS, [1, 2], options=hs.FitOptions(choose="evidence"))
     assert limits[-1] == 1_000_000
 

@@ -170,7 +170,7 @@ ROWS = np.random.default_rng(0).normal(size=60)
         ),
         (
             lambda: hs.fit(ROWS, 2, options=hs.FitOptions(fixed="emission")),
-            r"fixed: needs start=, which contains the fixed parts, got \['emission'\]",
+            r"fixed: must be empty if start is None, got \['emission'\]",
         ),
         (lambda: hs.fit(SYMBOLS[:, 0], 2).posterior(emission=[1, 2, 3]), r"emission: must be in \[0.01, 1000\]"),
     ],

@@ -73,7 +73,7 @@ def test_tied_states_have_the_zeros_of_all(symbols: np.ndarray) -> None:
     assert (fit.hmm.emission[:, 0] > 0).tolist() == [False, True, False]
     assert fit.final.num_free["emission"] == 5
     apart = hs.HMM(FIRST, STAIRS, [[0.5, 0.5, 0.0, 0.0], [0.0, 0.0, 0.5, 0.5], LAWS[2]])
-    with pytest.raises(InputError, match="no symbol is possible in all states of class 2"):
+    with pytest.raises(InputError, match="no symbol has positive probability in all states of class 2"):
         hs.fit(symbols, 3, options=hs.FitOptions(start=apart, tied_emissions=[2, 2, 0]))
 
 

@@ -263,13 +263,13 @@ def test_show_what_a_mixture_is(call: Callable, tmp_path: Path) -> None:
     told = re.search(r"entropy rate +([\d.]+) to ([\d.]+) nats \(of the first 8 components\)", called.out)
     assert told
     assert [float(told[1]), float(told[2])] == pytest.approx([min(rates), max(rates)], abs=0.05)  # of 50 samples
-    assert "0.111111 each; entropy of the component 2.197225 nats" in called.out
+    assert "0.111111 each; entropy of the weights 2.197225 nats" in called.out
     assert "2nd eigenvalue" in called.out
     assert mixture.digest in called.out
     two = Mixture([0.25, 0.75], [load_process("umbrella")] * 2)
     two.save(tmp_path / "two.json")
     shown = call("show", "two.json").out
-    assert "0.25 to 0.75; entropy of the component 0.562335 nats" in shown
+    assert "0.25 to 0.75; entropy of the weights 0.562335 nats" in shown
     assert re.search(r"2nd eigenvalue +0\.400000 to 0\.400000", shown)
     assert re.search(r"symbols +umbrella, no-umbrella", shown)
 

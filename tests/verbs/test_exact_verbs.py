@@ -184,7 +184,7 @@ def test_facts_of_one_component(call: Callable) -> None:
     assert data["digest"] == mixture[2].digest
     whole = call("infer", "random-mixture", *sizes)
     assert (whole.code, whole.error) == (0, "")
-    assert "0.333333 each; entropy of the component 1.098612 nats" in whole.out
+    assert "0.333333 each; entropy of the weights 1.098612 nats" in whole.out
     refused = call("infer", "random-mixture", *sizes, "--block-entropies", 2)
     assert_one_line(refused, 2)
     assert (

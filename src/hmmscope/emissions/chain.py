@@ -43,7 +43,7 @@ def filter_states(
         reset_mask, lengths: See `filter_beliefs`.
 
     Raises:
-        InputError: The number of states differs, an entry is NaN or +inf, or `reset_mask` or `lengths` is invalid.
+        InputError: `chain` has more or fewer states, an entry is NaN or +inf, or `reset_mask` or `lengths` is invalid.
     """
     _check(chain, log_likelihoods)
     if log_likelihoods.shape[2] > MOST:
@@ -78,7 +78,7 @@ def _check(chain: MarkovChainParams, log_likelihoods: Tensor) -> None:
     if log_likelihoods.shape[-1] != len(chain.initial):
         raise InputError(f"log_likelihoods: must have {len(chain.initial)} states, got {log_likelihoods.shape[-1]}")
     if log_likelihoods.numel() and not float(log_likelihoods.max()) < torch.inf:
-        raise InputError("log_likelihoods: must be numbers or -inf")
+        raise InputError("log_likelihoods: must be finite numbers or -inf, got NaN or +inf")
 
 
 def _given(
@@ -207,7 +207,8 @@ def count_states(
     counts = _counted(chain, given, mask)
     dead = np.flatnonzero(counts.log_likelihood == -np.inf)
     if len(dead):
-        raise InputError(f"log_likelihoods[{given.work.rows[dead[0]]}]: the sequence has probability zero")
+        row = given.work.rows[dead[0]]
+        raise InputError(f"log_likelihoods[{row}]: the sequence has probability zero, so it has no expected counts")
     logs = torch.zeros(len(log_likelihoods), dtype=torch.float64)
     logs[given.work.rows] = counts.log_likelihood
     return StateCounts(counts.initial, counts.transitions, counts.occupancy.view(log_likelihoods.shape), logs)
@@ -219,7 +220,7 @@ def count_rows(
     lengths: Int64[Tensor, " sequence"],
     weights: NDArray[np.float64] | None = None,
 ) -> StateCounts:
-    """Compute expected counts of consecutive sequences in one array; the occupancy has shape (row, state).
+    """Compute expected counts of concatenated sequences; the occupancy has shape (row, state).
 
     Args:
         chain: Markov chain.

@@ -1,4 +1,4 @@
-"""Conjugate priors of exponential emission families.
+"""Conjugate priors of exponential-family emissions.
 
 log P(x | state) = features(x) · natural(parameters). Sufficient statistics are weighted sums of features.
 """
@@ -72,7 +72,7 @@ class NormalInverseWishart(Shown):
         covariance_type: See `GaussianHMM`.
         centre: Prior mean (coordinate,).
         spread: Prior variances (coordinate,).
-        prior_strength: Weight of the prior mean, as a number of observations.
+        prior_strength: Strength: weight of the prior mean, as a number of observations.
         degrees: Weight of the prior variances, as a number of observations; above (number of coordinates) - 1.
     """
 
@@ -222,7 +222,7 @@ class GammaRates(Shown):
 
     Attributes:
         centre: Mean rates (coordinate,).
-        prior_strength: Shape parameter of the Gamma distribution, a number of prior counts.
+        prior_strength: Shape parameter a of the Gamma distribution.
     """
 
     centre: Float64[Tensor, " coordinate"]
@@ -260,7 +260,7 @@ class GammaRates(Shown):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class DirichletRows(Shown):
-    """Dirichlet(strength, ...) prior of each channel's rows; the posterior after counts n is Dirichlet(strength + n).
+    """Dirichlet(a, ..., a) prior of each channel's rows, a = prior_strength; after counts n, Dirichlet(a + n).
 
     Attributes:
         sizes: Number of symbols of each channel.
@@ -309,7 +309,7 @@ class DirichletRows(Shown):
 
 def refuse_missing(observations: Float64[Tensor, "row coordinate"], covariance_type: str) -> None:
     if covariance_type in ("full", "tied") and bool(observations.isnan().any()):
-        raise InputError('posterior: missing entries require covariance_type "diag" or "spherical"')
+        raise InputError('posterior: observations with missing entries require covariance_type "diag" or "spherical"')
 
 
 def refuse_others(others: Mapping[str, Any], known: tuple[str, ...]) -> None:

@@ -40,13 +40,13 @@ class EmissionHMM(VectorProcess):
 
     state_0 ~ initial;  state_{t+1} ~ transition[state_t];  observation_t ~ emission of state_t
 
-    A family is a subclass that defines `file_arrays` (array names), `probability_arrays` (names of arrays with rows
-    that are distributions), `num_symbols` (coordinates) and the methods below. Probabilities are not rounded.
+    A family is a subclass that defines `file_arrays` (array names), `probability_arrays` (names of arrays of
+    distributions), `num_symbols` (coordinates) and the methods below. Unlike in `HMM`, probabilities are not rounded.
 
     Attributes:
         initial, transition: Initial distribution (state,) and `[i, j]` = P(next j given now i).
         chain: Initial distribution and transition matrix.
-        states, title, source: As the arguments.
+        states, title, source: See `Args`.
 
     Args:
         initial, transition: Probabilities (state,) and (state, state); rows sum to 1.
@@ -166,12 +166,12 @@ class EmissionHMM(VectorProcess):
 
     @property
     def variance_floor_hits(self) -> Float64[Tensor, "state coordinate"]:
-        """Mask of the variances at their lower bound (state, coordinate), or None."""
+        """Variances that fits bound from below (state, coordinate); infinite without bound."""
         return torch.full((self.num_states, self.num_symbols), torch.inf, dtype=torch.float64)
 
     @property
     def options(self) -> dict[str, Any]:
-        """Options of `initialize` that give arrays of the same shapes as this model's."""
+        """Options of `initialize` that reproduce the array shapes of this model."""
         return {}
 
     @property
@@ -188,7 +188,7 @@ class EmissionHMM(VectorProcess):
 
     @property
     def positive(self) -> dict[str, Bool[Tensor, "..."]]:
-        """Masks of positive probabilities."""
+        """Masks of positive probabilities, by array."""
         tensors = self.file_tensors()
         return {name: tensors[name] > 0 for name in self.probability_arrays}
 
@@ -207,7 +207,7 @@ class EmissionHMM(VectorProcess):
         return self.replaced(**found) if found else self
 
     def replaced(self, **arrays: Any) -> Self:
-        """Return the process with other arrays."""
+        """Return a copy with the given arrays replaced."""
         texts = {name: text for name, text in self.file_texts().items() if name not in ("evaluated_after", "reading")}
         return type(self)(**(self.file_tensors() | arrays | texts))
 
@@ -258,7 +258,7 @@ class EmissionHMM(VectorProcess):
     def sample_paths(
         self, indices: NDArray[np.int64], reset_mask: NDArray[np.bool_], seed: int, stream: str = "corpus"
     ) -> SampledPaths:
-        """Sample paths; the numbers differ between platforms by rounding."""
+        """Sample paths; vectors differ between platforms by rounding errors."""
         drawn_BTK = torch.from_numpy(
             self.uniforms(check_samples(indices), len(reset_mask), seed, stream, 1 + self.num_draws)
         )
@@ -354,7 +354,7 @@ class EmissionHMM(VectorProcess):
         return "".join([super()._repr_html_(), *(as_html(*table) for table in self._tables())])
 
     def facts(self) -> list[tuple[str, str]]:
-        """Return the chain's stationary distribution and second eigenvalue, as named texts."""
+        """Return the chain's stationary distribution and second eigenvalue, as pairs (name, text)."""
         said = []
         try:
             law = ", ".join(f"{steady(share):z.6f}" for share in stationary_law(self.transition)[:8].tolist())
@@ -363,7 +363,5 @@ class EmissionHMM(VectorProcess):
             said.append(("stationary law", "not unique"))
         if self.num_states > 1:
             second = float(torch.linalg.eigvals(self.transition).abs().sort().values[-2])
-            said.append(
-                ("2nd eigenvalue", f"{steady(second):z.6f} in modulus (second eigenvalue of the transition matrix)")
-            )
+            said.append(("2nd eigenvalue", f"{steady(second):z.6f} (second-largest eigenvalue modulus of transition)"))
         return said

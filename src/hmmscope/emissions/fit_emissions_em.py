@@ -43,7 +43,7 @@ class EmissionFit(BaumWelchFit):
 
     def laws(self, concentrations: Mapping[str, float]) -> dict[str, ConstrainedRows]:
         if self.num_free["emission"] == 0 or self.num_zeros["emission"]:
-            raise InputError("posterior: needs emissions that are free and positive; fit without fixed ones and zeros")
+            raise InputError("posterior: needs a fit without fixed emissions or zero emission probabilities")
         return super().laws(concentrations)
 
     @property
@@ -94,11 +94,11 @@ def fit_emissions(
         laws: Options of the family, such as `covariance_type`.
 
     Raises:
-        InputError: There are no observations, an option is out of range, or a coordinate is constant or missing.
+        InputError: There are no observations, an option is out of range, or a coordinate is constant or never observed.
     """
     at_least = {"agreement": agreement, "tolerance": tolerance, "pseudo_count": pseudo_count}
     check_limits(num_restarts, max_iterations, at_least, num_states=num_states, num_tries=num_tries)
-    rule = "must be in (0, 1), a fraction of the variance of all observations"
+    rule = "must be in (0, 1), as a fraction of each coordinate's variance"
     require(0 < min_variance < 1, "min_variance", rule, min_variance)
     _check_start(family, observations.shape[1], num_states, start, fixed, laws)
     allowed = None if known_states is None else flat_allowed(known_states, num_states, lengths)
@@ -179,7 +179,7 @@ def _variances(
     seen = ~rows.isnan()
     for coordinate, any_seen in enumerate(seen.any(0).tolist()):
         if not any_seen:
-            raise InputError(f"observations: coordinate {coordinate} is missing everywhere; drop it")
+            raise InputError(f"observations: coordinate {coordinate} is missing in every row; remove the coordinate")
     if weights is None:
         centre = rows.nanmean(0)
         variances = (rows - centre).square().nanmean(0)
@@ -190,7 +190,7 @@ def _variances(
     for coordinate, variance in enumerate(variances.tolist()):
         if variance <= 1e-24 * (1 + float(centre[coordinate]) ** 2):
             value = float(centre[coordinate])
-            raise InputError(f"observations: coordinate {coordinate} is constant ({value:g}); drop it")
+            raise InputError(f"observations: coordinate {coordinate} is constant ({value:g}); remove the coordinate")
     return variances
 
 

@@ -48,7 +48,7 @@ class GaussianHMM(EmissionHMM):
         initial, transition: See `EmissionHMM`.
         means: Means (S, Y), or (S,) for one coordinate.
         covariances: See above.
-        covariance_type: See above (default: inferred from the axes of `covariances`, which excludes "tied").
+        covariance_type: See above (default: inferred from the number of axes of `covariances`, never "tied").
         states, title, source: See `EmissionHMM`.
 
     Raises:
@@ -179,7 +179,7 @@ class GaussianHMM(EmissionHMM):
         share: float = 0.1,
         **others: Any,
     ) -> NormalInverseWishart:
-        """Return a prior with the mean of the observations and the fraction `share` of their variance."""
+        """Return a prior with the observations' mean as `centre`, and `share` times their variances as `spread`."""
         refuse_others(others, ("prior_strength", "degrees", "share"))
         refuse_missing(observations, covariance_type)
         _, centre, deviation = completed(observations)
@@ -201,12 +201,12 @@ def completed(observations: Float64[Tensor, "row coordinate"]) -> tuple[Tensor, 
 class RandomGaussianSpec:
     """A random Gaussian HMM with unit variances and a uniform initial distribution.
 
-    A state stays with probability `stay`, or moves by a Dirichlet(1) row; means are N(0, separation^2).
+    transition = stay * identity + (1 - stay) * Dirichlet(1) rows; means ~ N(0, separation^2)
 
     Attributes:
         num_states: number of states S.
         dimension: number of coordinates Y.
-        stay: Weight of the self-transition.
+        stay: Weight of the identity matrix.
         separation: Standard deviation of the means.
         seed: Random seed.
     """

@@ -1,7 +1,8 @@
 """Compiled filter, smoother and Viterbi loops for few states, given log-likelihoods.
 
 If every transition probability is at least 1e-20, beliefs that underflow are negligible. Otherwise a sequence is
-recomputed in log space if a belief that could matter later is below 1e-200 (below 1e-100 if a transition probability is).
+recomputed in log space if a belief that could matter later is below 1e-200, or below 1e-100 if positive
+transition probabilities below 1e-100 exist.
 """
 
 from functools import cached_property
@@ -132,7 +133,7 @@ class LogLikelihoodBatch:
             ),
         )
         if not good:
-            raise InputError("log_likelihoods: must be numbers or -inf")
+            raise InputError("log_likelihoods: must be finite numbers or -inf, got NaN or +inf")
 
     def _found(self, *, predict: bool = False) -> FilterOutput:
         count, size = self.rows.shape

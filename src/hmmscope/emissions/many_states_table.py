@@ -1,4 +1,4 @@
-"""Filter of chains with many states; each observation is treated as its own symbol.
+"""Filter of Markov chains with many states, with one symbol per observation in the emission table.
 
 A sequence is filtered in log space if the states' log-likelihoods of one observation differ by more than `RANGE` nats.
 """
@@ -106,7 +106,7 @@ def count_many(chain: MarkovChainParams, log_likelihoods: Tensor, reset_mask: ob
     for b, part in apart:
         visits[b, part], pairs, total = log_space_chain.smoothed(chain, log_likelihoods[b, part])
         if total == -math.inf:
-            raise InputError(f"log_likelihoods[{b}]: the sequence has probability zero")
+            raise InputError(f"log_likelihoods[{b}]: the sequence has probability zero, so it has no expected counts")
         first, transitions, logs[b] = first + visits[b, part.start], transitions + pairs, logs[b] + total
     return StateCounts(first, transitions, visits, logs)
 

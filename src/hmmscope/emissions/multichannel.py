@@ -30,7 +30,7 @@ class MultichannelHMM(EmissionHMM):
 
     Args:
         initial, transition: See `EmissionHMM`.
-        emissions: Emission matrix (state, symbol) of each channel, or one matrix of all channels side by side.
+        emissions: Emission matrix (state, symbol) of each channel, or these matrices joined along the symbol axis.
         sizes: Number of symbols of each channel; needed if `emissions` is one matrix.
         states, title, source: See `EmissionHMM`.
 
@@ -102,7 +102,7 @@ class MultichannelHMM(EmissionHMM):
 
     @property
     def means(self) -> Float64[Tensor, "state coordinate"]:
-        """Mean symbol number of each channel."""
+        """E[symbol number | state] of each channel."""
         return torch.stack([probs @ torch.arange(probs.shape[1], dtype=torch.float64) for probs in self.channels], 1)
 
     @property
@@ -112,7 +112,7 @@ class MultichannelHMM(EmissionHMM):
 
     @property
     def shares(self) -> list[Float64[Tensor, " symbol"]]:
-        """Return the symbol frequencies of each channel."""
+        """Expected symbol frequencies of each channel in the first 64 observations."""
         return [(self.occupancy @ probs).clamp_min(SMALLEST) for probs in self.channels]
 
     def num_free(self, positive: Mapping[str, Tensor]) -> dict[str, int]:

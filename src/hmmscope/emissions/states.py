@@ -43,7 +43,7 @@ class StateCounts(Shown):
     """Expected counts given all observations.
 
     Attributes:
-        initial: Expected number of first states (state,).
+        initial: Expected number of sequence starts in each state (state,).
         transitions: Expected number of transitions (state, state).
         occupancy: P(state t | all observations) (batch, time, state).
         log_likelihood: Log-likelihood of each sequence (batch,), in nats.

@@ -72,7 +72,7 @@ class VectorEmissions(Shown):
     """Vector emissions for `hmmscope.inference.evidence`.
 
     Attributes:
-        work: Packed sequences whose symbols are row numbers.
+        work: Packed sequences, with row numbers of `features` as symbols.
         features: Features of each row (row, F).
         laws: Emission prior.
         size: Number of states S.

@@ -32,7 +32,7 @@ def vector_draws(
     Source: `hmmscope.inference.gibbs.symbol_draws`; Frühwirth-Schnatter (2006), section 11.5.
 
     Args:
-        start: Model from which chains start, which defines the state labels.
+        start: Model that starts the chains and defines the state labels.
         observations, lengths: See `fit_emissions`.
         conjugate: Emission prior, see `EmissionHMM.conjugate`.
         prior: Concentrations of the Dirichlet priors of rows.

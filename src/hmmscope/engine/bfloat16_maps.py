@@ -1,6 +1,6 @@
 """Linear maps in bfloat16: operands are rounded and packed into pairs; sums are float32.
 
-If no maps are packed, the functions use `maps` in the number type of their arguments instead.
+Without packed maps, the functions call `engine.maps`.
 """
 
 from typing import NamedTuple
@@ -18,10 +18,10 @@ PAIRS = pairs_in_rows, pairs_of_rows, product_of_pairs = (
 
 
 class Bfloat16Maps(NamedTuple):
-    """Packed maps by layer, and buffers for their operands; empty in float32 training.
+    """Packed maps by layer, and buffers for their operands; empty unless training uses bfloat16.
 
-    For a map (out, in), fields `..forward` pack pairs of columns (out, in / 2), `..backward` pairs of rows (out / 2,
-    in).
+    For a map (out, in), fields named `forward` pack pairs of columns (out, in / 2), and fields named `backward` pack
+    pairs of rows (out / 2, in).
     """
 
     qkv_forward: X3

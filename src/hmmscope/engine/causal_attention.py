@@ -134,10 +134,9 @@ def attend(
     """Write the mixed values to `out` (panels, width, panel), from queries, keys and values (panels, 3 width, panel).
 
     Args:
-        cos, sin, none: Cosines and sines of rotary positions (step, head width), and an array without rows; all have
-            no rows if positions are not rotary.
-        work: Arrays of one head and lane group.
-
+        cos, sin: Cosines and sines of rotary positions (step, head width); no rows if positions are not rotary.
+        none: Array without rows.
+        work: Work arrays of one head and lane group.
     """
     wide()
     width = out.shape[1]
@@ -165,7 +164,7 @@ def attend_backward(
     dout: X3, qkv: X3, heads: int, scale: float, cos: X2, sin: X2, none: X2, samples: int, steps: int,
     work: HeadBuffers, values: X1, zeros: X1,
 ) -> None:  # fmt: skip
-    """Replace `qkv` by its gradients; recompute the attention patterns block by block."""
+    """Replace `qkv` by its loss gradient; recompute the attention patterns block by block."""
     wide()
     width = dout.shape[1]
     size = width // heads

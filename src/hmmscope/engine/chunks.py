@@ -15,7 +15,7 @@ from hmmscope.kernels.products import FLAGS, SUMS, product, wide
 
 
 class StepInputs(NamedTuple):
-    """Inputs and labels of a training step; either `tokens` or `vectors` is empty, and either `ids` or `values`.
+    """Inputs and labels of a training step; either `tokens` or `vectors` is empty, and so is either `ids` or `values`.
 
     Attributes:
         tokens, vectors: Inputs, of shapes (sample, step) and (sample, step, input).
@@ -41,7 +41,7 @@ def read(
     """Write x = table[token] + place[position], or x = place[position] + sum_i vector_i table[i].
 
     Args:
-        first, count: Range of samples.
+        first, count: First sample, and number of samples.
         rows: Work array (panel, width).
         x: Output (panels, width, panel).
     """

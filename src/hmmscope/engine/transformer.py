@@ -27,7 +27,7 @@ from hmmscope.kernels.products import FLAGS, wide
 
 
 class Shape(NamedTuple):
-    """Sizes and constants of a step, equal for all chunks; `hidden` is 0 without an MLP."""
+    """Sizes and constants of a training step, equal for all chunks; `hidden` is 0 without an MLP."""
 
     heads: int
     hidden: int
@@ -202,7 +202,7 @@ def decoder_chunk(shape: Shape, maps: Maps, sums: Maps, work: Work, asked: StepI
 
 @entry(fastmath=FLAGS)
 def decoder_maps(theta: X1, blocks: I2, ends: I1, fixed: X2, features: X2, maps: Maps) -> None:
-    """Write `maps` from the parameters.
+    """Compute `maps` from the parameters.
 
     Args:
         theta: All parameters in one flat vector.

@@ -110,28 +110,28 @@ def fit_baum_welch(
     With `pseudo_count` c the fit is the posterior mode under Dirichlet(1 + c) priors of rows. Zeros in `start` stay
     zero.
 
-    At least three restarts run. The search ends when the log-likelihoods of the best two restarts differ by at most the
-    larger of 0.1 nats and `agreement` nats per observation. Each restart runs ten iterations from each of `num_tries`
-    random starts, and continues from the best result. Every second random start favours self-transitions.
+    At least three restarts run. The search ends when the log-likelihoods of the best two restarts differ by less than
+    0.1 nats or `agreement` nats per observation. Each restart runs ten iterations from each of `num_tries` random
+    starts, and continues from the best result. Every second random start favours self-transitions.
 
     Source: Baum et al. (1970); short runs: Biernacki, Celeux and Govaert (2003).
 
     Args:
-        observations: Symbols in [0, V) or `hmmscope.MISSING` (batch, time); or `PackedSequences`, where V is missing.
+        observations: Symbols in [0, V) or `hmmscope.MISSING` (batch, time); or `PackedSequences`, with V if missing.
         num_states, num_symbols: Numbers S and V of states and symbols.
         lengths: Number of observations of each sequence (batch,).
-        start, fixed, tied_emissions, constraints: See `FitOptions`; each tied group receives one pseudo-count.
+        start, fixed, tied_emissions, constraints: See `FitOptions`; the pseudo-count is added once per tied group.
         known_states: Known states, or sets of allowed states, see `filter_beliefs`.
         sequence_weights: Weights (batch,) of log-likelihoods and counts; a weight of 2 equals two copies.
         num_restarts: Maximum number of restarts, which run on torch's threads.
         num_tries: Number of random starts per restart; with 1 there is no selection after ten iterations.
         agreement: Log-likelihood difference of the best two restarts that ends the search, in nats per observation.
         max_iterations: Maximum number of iterations per restart.
-        tolerance: Gain, in nats per observation, below which a restart has converged.
+        tolerance: Gain per iteration, in nats per observation, below which a restart has converged.
         pseudo_count: Number added to each expected count; at least 0.
         seed: Seed in [0, 2^32).
-        callback: Function called from several threads with the number of iterations just completed, or no longer needed;
-            the search stops if it returns True.
+        callback: Function called from several threads with the number of iterations completed or skipped since the last
+            call; it stops the search by returning True.
 
     Raises:
         InputError: There are no observations, an option is out of range, or `start` gives a sequence probability zero.
@@ -221,7 +221,7 @@ def _rules(
     support = tuple(part > 0 for part in rules.tied(Model.of(start)))
     if classes is not None and not support[2].any(-1).all():
         name = classes[support[2].any(-1).argmin()]
-        raise InputError(f"start: no symbol is possible in all states of class {name} of tied_emissions")
+        raise InputError(f"start: no symbol has positive probability in all states of class {name} of tied_emissions")
     return replace(rules, support=support)
 
 

@@ -13,8 +13,8 @@ def r_hat(draws: Array) -> Array:
     """Compute rank-normalized split R-hat; values above 1.01 mean that the chains have not mixed.
 
     R-hat = sqrt((within (n - 1) / n + between) / within), where within is the mean variance of a chain of n draws, and
-    between the variance of the chains' means. It is computed for the draws and for their distances from the median, each
-    transformed to normal quantiles of ranks. The result is the larger of the two.
+    between the variance of the chains' means. The result is the larger R-hat of the draws and of their
+    distances from the median, each transformed to normal quantiles of ranks.
 
     Source: Vehtari, Gelman, Simpson, Carpenter and Bürkner (2021).
 
@@ -31,8 +31,8 @@ def r_hat(draws: Array) -> Array:
 def effective_sizes(draws: Array) -> tuple[Array, Array]:
     """Compute the effective sample sizes of the bulk and of the tails; both are NaN for constant draws.
 
-    The tail size is the smaller of the sizes of the events that a draw is below the 5 % or the 95 % quantile. Geyer's
-    initial monotone sequence truncates the sum of autocorrelations.
+    The tail size is the smaller effective sample size of two indicators: a draw is at most the 5 % quantile, or at most
+    the 95 % quantile. Geyer's initial monotone sequence truncates the sum of autocorrelations.
 
     Source: Vehtari et al. (2021), see `r_hat`.
 
@@ -47,7 +47,7 @@ def effective_sizes(draws: Array) -> tuple[Array, Array]:
 def equal_tails(draws: Array, worth: Array, share: float = 0.95) -> tuple[Array, Array]:
     """Compute the ends of equal-tailed intervals, widened for a small effective sample size.
 
-    The lower end has rank (1 - share) / 2 * (worth + 1) among `worth` draws; with few draws the ends are the extremes.
+    The lower end has rank (1 - share) / 2 * (worth + 1) among `worth` draws; few draws give their minimum and maximum.
 
     Source: Hyndman and Fan (1996), definition 6 (Weibull).
 
@@ -119,7 +119,7 @@ def matching(agreement: Array, orders: NDArray[np.int64] | None = None) -> NDArr
         orders: Permutations among which the result is chosen (order, state); None for all.
 
     Returns:
-        State of the draw for each reference state (..., S).
+        State of the draw that matches each reference state (..., S).
 
     Raises:
         InputError: SciPy is missing and there are several states.
@@ -133,7 +133,7 @@ def matching(agreement: Array, orders: NDArray[np.int64] | None = None) -> NDArr
     try:
         from scipy.optimize import linear_sum_assignment
     except ModuleNotFoundError:
-        raise InputError("posterior: matching the labels of states needs SciPy; pip install 'hmmscope[hmm]'") from None
+        raise InputError("posterior: matching state labels needs SciPy; run: pip install 'hmmscope[hmm]'") from None
     for place in np.ndindex(agreement.shape[:-2]):
         own, reference = linear_sum_assignment(agreement[place], maximize=True)
         found[place][reference] = own

@@ -23,7 +23,7 @@ _FLOOR = 1e-12
 
 @dataclass(frozen=True, eq=False, repr=False)
 class ConstrainedRows(Shown):
-    """Prior of constrained rows: density ∝ product over tied groups of value^(concentration - 1); counts add to exponents.
+    """Prior density ∝ product over tied groups of value^(concentration - 1); posteriors add counts to the exponents.
 
     Attributes:
         rule: Constraints on the rows.
@@ -56,7 +56,7 @@ class ConstrainedRows(Shown):
         return found
 
     def draw(self, counts: Array, random: np.random.Generator, before: Array | None = None) -> Array:
-        """Draw rows (N, ...) given counts; groups tied across rows are updated from the previous rows `before` (...)."""
+        """Draw rows (N, ...) given counts; groups tied across rows are updated from previous rows `before` (...)."""
         values, alone = np.zeros((len(counts), self.rule.multiplicity.shape[1])), self.pooled(counts)
         for (own, total, copies), linked in zip(self._blocks, self._linked, strict=True):
             if not linked:
@@ -118,14 +118,14 @@ class ConstrainedRows(Shown):
         return np.log(np.where(free, rows, 1.0))
 
     def log_mean(self, counts: Array) -> Array:
-        """Return log E[product of free entry^count] (N,) under the prior."""
+        """Return log E[product of entry^count over free entries] (N,) under the prior."""
         seen, found = self.pooled(counts), np.zeros(len(counts))
         for own, total, copies in self._blocks:
             found += seen[:, own] @ np.log(total / copies) + self._log_mean(seen[:, own])
         return found
 
     def log_marginal(self, counts: Array) -> float:
-        """Return log E[product of entry^count] under the prior."""
+        """Return log E[product of entry^count over all entries] under the prior."""
         fixed = self.rule.fixed.ravel()
         here = (self.rule.groups.ravel() < 0) & (counts.ravel() > 0)
         with np.errstate(divide="ignore"):

@@ -28,8 +28,8 @@ class Constraints:
 
     Attributes:
         initial, transition, emission, durations: Constraints (state,), (state, state), (state, symbol), (state,
-            duration). With inputs, transition and emission have a first axis (input, ...); without it they apply to
-            all inputs, and strings tie entries across inputs.
+            duration). With inputs, transition and emission have a first axis (input, ...); constraints without it
+            apply to all inputs, and strings in them tie entries across inputs.
     """
 
     initial: Any = None
@@ -68,9 +68,9 @@ class Constraints:
             if given is None:
                 continue
             if shape is None:
-                raise InputError(f"constraints.{part}: this fit has no {part}; leave it out")
+                raise InputError(f"constraints.{part}: must be omitted, because this fit has no {part}")
             if shape[-1] is None:
-                raise InputError("constraints.emission: applies to symbols only; for numbers use start and fixed")
+                raise InputError("constraints.emission: must be omitted for vector emissions; use start and fixed")
             found[part] = RowConstraints.of(f"constraints.{part}", given, shape)
         return found
 
@@ -81,7 +81,7 @@ def _differences(num_states: int) -> NDArray[np.int64]:
 
 
 def as_constraints(constraints: Any, num_states: int | None = None) -> Constraints:
-    """Return the constraints, or the result of a function of the number of states; other types raise InputError."""
+    """Return `constraints`, or their value at `num_states` if they are a function; refuse other types."""
     if constraints is None:
         return Constraints()
     if callable(constraints):
@@ -96,7 +96,7 @@ class RowConstraints(Shown):
     """Constraints on rows that sum to 1.
 
     Attributes:
-        name: Name of the constraints in errors.
+        name: Name of the constraints in error messages.
         fixed: Fixed values, NaN where free (row, entry).
         groups: For each free entry, the number of its group of tied entries; -1 where fixed (row, entry).
         shape: Shape of the parameter array.
@@ -128,7 +128,7 @@ class RowConstraints(Shown):
             elif entry is False or (is_number and 0 <= entry <= 1):
                 fixed[place] = float(entry)
             else:
-                rule = "must be a probability, a boolean, None or a name"
+                rule = "must be a probability, a boolean, None, or a string that ties entries"
                 raise InputError(f"{name}{list(place)}: {rule}, got {shown(entry)}")
         rows = (-1, shape[-1])
         found = cls(name, fixed.reshape(rows), groups.reshape(rows), shape)
@@ -143,9 +143,9 @@ class RowConstraints(Shown):
         free: NDArray[np.bool_] = np.any(groups >= 0, axis=1)
         for row in np.flatnonzero(np.where(free, left <= 1e-9, np.abs(left) > 1e-9)).tolist():
             rule = (
-                "the fixed entries leave no probability for the other entries"
+                "the fixed entries sum to 1 or more, which leaves no probability for the free entries"
                 if free[row]
-                else "the entries do not sum to 1; if they are a mask, write True and False"
+                else "all entries are fixed, but do not sum to 1; write True or None for a free entry"
             )
             raise InputError(f"{self.name}: row {row}: {rule}")
         rows = found.maximise(np.ones(self.shape)).reshape(groups.shape)
@@ -190,10 +190,9 @@ class RowConstraints(Shown):
         return count.shape[1] - (int(np.linalg.matrix_rank(count)) if count.size else 0)
 
     def maximise(self, counts: Array, pseudo_count: float = 0.0, before: Array | None = None) -> Array:
-        """Maximize sum(counts * log(probs)) + pseudo_count * (sum of log(prob) over one entry per group).
+        """Maximize sum(counts * log(probs)) + pseudo_count * (sum of log(prob) over one entry per tied group).
 
-        The dual problem has one multiplier per row and is solved by Newton's method; groups within one row have a
-        closed form.
+        Newton's method solves the dual problem, with one multiplier per row; groups within one row have a closed form.
         """
         multiplicity = self.multiplicity
         free = self.groups >= 0

@@ -1,4 +1,4 @@
-"""Mixtures of conjugate densities of models given counts, from which the samplers of `evidence` start."""
+"""Mixtures of conjugate posteriors given counts, the initial distributions of the samplers of `evidence`."""
 
 import math
 from collections.abc import Callable
@@ -20,10 +20,10 @@ SPREAD, BLOCK = 0.2, 2**13
 
 @dataclass(frozen=True, eq=False, repr=False)
 class CountMixture(Shown):
-    """Mixture of M densities, with equal weights, of the parameters given counts.
+    """Equal-weight mixture of M posterior densities of the parameters given counts.
 
     Attributes:
-        counts: Counts of each density (M, ...).
+        counts: Counts given to each density (M, ...).
         norms: Log marginal likelihood of each density's counts (M,).
         kinds: Index of the fraction that multiplied each density's counts (M,).
     """
@@ -42,10 +42,10 @@ class CountMixture(Shown):
         log_marginal: Callable[[Rows], Array],
         random: np.random.Generator,
     ) -> "CountMixture":
-        """Return densities given random `centres` times .8, .32, ... or 0; the factor 0 gives the prior.
+        """Return densities given random `centres` times a fraction 0.8, 0.32, ... or 0; fraction 0 gives the prior.
 
         Args:
-            shares: Weights of the fractions (default: equal).
+            shares: Probabilities of the fractions (default: equal).
         """
         seen = float(centres[0][0].sum() + centres[1][0].sum())
         fractions = np.append(0.8 * 0.4 ** np.arange(1 + max(1, int(math.log(max(seen, 1), 2.5)))), 0.0)
@@ -63,7 +63,7 @@ class CountMixture(Shown):
         return flat, np.ascontiguousarray(flat.T)
 
     def weigh(self, factors: Array) -> tuple[Array, Rows, Array]:
-        """Return log densities of models (N,), their mean counts, and weights of fractions."""
+        """Return the N models' log densities and posterior mean counts, and the mean posterior of the fractions."""
         (flat, across), used = self._flat, np.zeros(len(self.norms))
         logs, means, block = np.empty(len(factors)), np.empty_like(factors), max(1, BLOCK // len(self.norms))
         for begin in range(0, len(factors), block):  # small blocks stay in the cache

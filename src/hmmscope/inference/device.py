@@ -1,7 +1,7 @@
 """Likelihoods and mixture predictions in torch operations, for GPUs.
 
-Results mark pairs (component, sequence) with underflow risk (a tiny belief in float64, a tiny norm in float32). The
-caller recomputes these pairs.
+Results mark pairs (component, sequence) with underflow risk: a tiny belief in float64, or a tiny P(o_t | past) in
+float32. The caller recomputes these pairs.
 """
 
 import functools

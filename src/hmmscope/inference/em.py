@@ -243,7 +243,7 @@ def expect(model: Model, work: PackedSequences, num_threads: int) -> Counts:
 
 def require_possible(logs: Array, rows: NDArray[np.int64]) -> None:
     for row in rows[logs == -np.inf].tolist():
-        rule = "has probability zero under start, constraints and known_states, which EM cannot change"
+        rule = "has probability zero under start, constraints and known_states, and EM keeps zeros"
         raise InputError(f"observations[{row}]: {rule}; change these options")
 
 

@@ -120,7 +120,7 @@ def filter_beliefs(
     require_bool("strict", strict)
     if strict and (impossible_at >= 0).any():
         b = int((impossible_at >= 0).nonzero()[0])
-        raise InputError(f"observations[{b}, {int(impossible_at[b])}]: the sequence has probability zero here")
+        raise InputError(f"observations[{b}, {int(impossible_at[b])}]: the sequence up to here has probability zero")
     first_V = params.initial_MS[0] @ symbols_SV
     return FilterResult(beliefs, following, first_V, terms_BT.sum(1), terms_BT, impossible_at)
 

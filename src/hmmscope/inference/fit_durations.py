@@ -151,7 +151,7 @@ def fit_durations(
     work = as_sequences(observations, num_symbols, lengths, weights=sequence_weights, known=known)
     parts = as_constraints(constraints, num_states).parts(num_states, num_symbols, durations=shapes[2])
     good = family == "free" or "durations" not in parts or parts["durations"].is_mask
-    require(good, "constraints.durations", "may only forbid durations (True and False) with this family", family)
+    require(good, "constraints.durations", "must contain only True and False unless family is 'free'", family)
     if "transition" in parts:
         parts["transition"] = _without_repeats(parts["transition"])
     like, rows = _random(0, seed, *shapes)._asdict(), None if begins is None else begins._asdict()
@@ -181,7 +181,7 @@ def _given(start: Any, shapes: tuple[tuple[int, ...], ...]) -> SemiMarkovParams:
     if getattr(start, "visits", None) is not None:
         start = list(start.file_tensors().values())
     good = isinstance(start, Sequence) and len(start) == 4
-    require(good, "start", "must be a SemiMarkovHMM, or its four arrays", type(start).__name__)
+    require(good, "start", "must be a SemiMarkovHMM, or a list of its four arrays", type(start).__name__)
     found = SemiMarkovParams(*(np.asarray(part, np.float64) for part in start))
     for name, part, shape in zip(SemiMarkovParams._fields, found, shapes, strict=True):
         require(part.shape == shape, f"start.{name}", f"must have the shape {shape}", part.shape)
@@ -205,7 +205,7 @@ def _random(number: int, seed: int, *shapes: tuple[int, ...]) -> SemiMarkovParam
 
 
 def _negative_binomial(before: Array, counts: Array, kept: NDArray[np.bool_]) -> Array:
-    """Fit a negative binomial distribution on the durations in `kept`; return `before` if its likelihood is larger."""
+    """Fit a negative binomial distribution on the durations in `kept`; return `before` unless the fit is better."""
     if counts.sum() <= 0 or kept.sum() == 1:
         return before
     low, high = -4.0, 8.0

@@ -1,6 +1,6 @@
 """Lower bounds on losses of predictors: entropies of beliefs and of next observations, and variances.
 
-Position t is the position after t observations.
+Position t follows t observations.
 """
 
 import math

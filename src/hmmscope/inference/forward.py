@@ -5,8 +5,8 @@ State emissions:  joint_t = following_{t-1} * emission[:, o_t];  belief_t = join
 Edge emissions:   joint_t = following_{t-1} @ labelled[o_t];      belief_t = following_t = joint_t / sum(joint_t)
 
 Probabilities are multiples of 2^-32, so one step (transition times emission) multiplies a positive belief entry by at
-least 2^-64. Every eight steps, beliefs with entries below 1e-100 are converted to logarithms, before floats underflow.
-So only sequences of probability zero get the result zero.
+least 2^-64. Every eight steps, beliefs with entries below 1e-100 are converted to logarithms, so only sequences of
+probability zero get the result zero.
 """
 
 from collections.abc import Iterator

@@ -39,7 +39,7 @@ def without_tiny(rows: Array) -> Array:
 
 
 def maximised_rows(before: Array, counts: Array, pseudo_count: float) -> Array:
-    """Normalize counts; zeros and rows without counts keep their values."""
+    """Normalize rows of counts + pseudo_count; zeros, and rows without counts, stay as in `before`."""
     weight = np.add(counts, pseudo_count, order="C")
     weight = weight if before.min() > 0 else np.where(before > 0, weight, 0.0)
     total = np.add.reduce(weight, -1, keepdims=True)

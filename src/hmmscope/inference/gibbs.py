@@ -98,7 +98,7 @@ class Chains:
         return self.num_chains * (self.warm_up + self.every * (self.num_draws - 1) + 1)
 
     def pieces(self) -> Iterator[tuple[int, int, int]]:
-        """Yield (sweeps to discard, first draw, end) of consecutive pieces; draws in the warm-up are overwritten."""
+        """Yield (discarded sweeps, first draw, end) of each piece of a chain; draws in the warm-up are overwritten."""
         burn, draws = self.warm_up, max(1, PIECE // self.every)
         while burn > PIECE:
             burn -= PIECE
@@ -152,7 +152,7 @@ def symbol_draws(
         prior: Concentrations of the Dirichlet priors of rows.
         chains: Settings of the Markov chains.
         counts: Expected counts of a fit, or None.
-        allowed: Masks of the entries that may be positive, by part.
+        allowed: Masks of the entries that may be positive, by array.
         orders: Permutations of the states that relabelling may use (order, state); None for all.
 
     Raises:
@@ -177,7 +177,7 @@ def symbol_draws(
         for burn, first, end in chains.pieces():
             part = tuple(own[first:end] for own in kept)
             if not symbol_chain(*begin, priors, *data, random, burn, chains.every, reference, part):
-                raise InputError("start: gives a sequence probability zero; make its entries positive")
+                raise InputError("start: a sequence has probability zero under this model; make zero entries positive")
             if chains.callback(burn + 1 + chains.every * (end - first - 1)) is True:
                 return tuple(own[: end if first or burn < PIECE - 1 else 0] for own in kept)
         return kept

@@ -74,7 +74,7 @@ def expanded_draws(
             first, moves = np.empty(len(initial)), np.empty_like(step)
             log = draw_paths(initial, step, table, *data, random, beliefs, path, first, moves)
             if log == -np.inf:
-                raise InputError("start: gives a sequence probability zero; make its entries positive")
+                raise InputError("start: a sequence has probability zero under this model; make zero entries positive")
             number_of, rest = divmod(sweep - chains.warm_up, chains.every)
             if number_of >= 0 and rest == 0:
                 for own, name in zip(kept, names, strict=True):
@@ -221,7 +221,7 @@ class StateExpansion(Shown):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class KnownExpansion(Shown):
-    """An expansion with known states; each code is the number of a pair (code of the expansion, allowed states)."""
+    """An expansion with known states; each code numbers a pair (code of `whole`, set of allowed states)."""
 
     whole: Expansion
     codes: Path

@@ -116,7 +116,8 @@ class StateObserver(Process):
             held = (total - inputs) // (inputs * hmm.num_states) - 1
             after = own.repeat_interleave(max(held, 0), 0).repeat(inputs, 1)
             map_XS = torch.cat([hmm.initial.expand(inputs, -1), hmm.transition.flatten(0, 1), after])
-        require(len(map_XS) == total, "process", "must be the result of with_policy of this model", repr(process))
+        rule = "must be hmm.with_policy(...) or MultichannelHMM.of_inputs(hmm, ...)"
+        require(len(map_XS) == total, "process", rule, repr(process))
         self.map_XS = map_XS
 
     def observe(self, observations: Tensor, *, reset_mask: object = None) -> ObserverOutput:

@@ -117,7 +117,7 @@ def paired(symbols: NDArray[np.int64], allowed: NDArray[np.bool_]) -> tuple[NDAr
 def with_known_states(
     work: PackedSequences, known_states: Any, lengths: Int64[Tensor, " sequence"], num_states: int
 ) -> PackedSequences:
-    """Pair the symbols of flat sequences with their allowed states; with None return them unchanged."""
+    """Pair the symbols of flat sequences with allowed states; if `known_states` is None, return `work`."""
     if known_states is None:
         return work
     symbols, sets = paired(work.symbols.astype(np.int64), flat_allowed(known_states, num_states, lengths).numpy())
@@ -241,7 +241,7 @@ def _allowed_row(row: Any, count: int, num_states: int, number: int, names: Sequ
                     raise InputError(f"known_states[{number}, {t}]: {rule}, got {shown(state)}")
             found[t, [*map(int, states)] if states else slice(None)] = not _is_empty(entry)
     if not found.any(1).all():
-        raise InputError(f"known_states[{number}, {int(found.any(1).argmin())}]: must contain at least one state")
+        raise InputError(f"known_states[{number}, {int(found.any(1).argmin())}]: must allow at least one state")
     return found
 
 

@@ -44,7 +44,7 @@ def memory_beliefs(
 
     belief_t = filter of o_{t-memory_length+1}..o_t, with `prior` as the distribution of the first emitting state
 
-    At the first positions of a sequence, the shorter window also starts from `prior`.
+    Shorter windows, at the start of a sequence, also start from `prior`.
 
     Source: [MultiTask] section 2, which starts from a G-optimal design instead of the stationary distribution.
 

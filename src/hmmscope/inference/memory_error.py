@@ -27,7 +27,7 @@ class MemoryLoss:
     Attributes:
         total_variation: E 1/2 ||P - Q||_1 for P = P(. | o_0..o_{t-1}) and Q = P(. | last `memory_length` observations).
         squared: E ||P - Q||^2.
-        low, high: 95 % interval of `total_variation`; equal to it if exact.
+        low, high: 95 % interval of `total_variation`; both equal it if exact.
         exact: True if all sequences were enumerated.
     """
 
@@ -117,7 +117,8 @@ def fit_decay(
 ) -> DecayFit:
     """Fit a least-squares line to ln(error) against memory length.
 
-    The default `first` is the second length. Choose `last` well below the `time` of `memory_error`, near which errors drop.
+    The default `first` is the second length. Choose `last` well below argument `time` of
+    `memory_error`: errors drop at lengths near `time`.
 
     Args:
         lengths: Memory lengths, ascending.
@@ -137,7 +138,7 @@ def fit_decay(
 
 
 def memory_certificate(hmm: Process, memory_length: int) -> float:
-    """Bound the total variation between prediction from finite memory and from any full history.
+    """Bound the total variation between predictions from finite memory and from any full history.
 
     Let D be the largest ln(A_ik A_jl / (A_il A_jk)) over i, j, k, l (Hilbert's metric) and c = tanh(D / 4). Then
 

@@ -21,16 +21,16 @@ from hmmscope.sequences.gaps import MISSING
 def missing_probs(
     hmm: Process | str, observations: Symbols, *, reset_mask: object = None, lengths: object = None
 ) -> Float64[Tensor, "batch time symbol"]:
-    """Compute P(o_t = v | o), where o are all observed symbols; it is one-hot where o_t is observed.
+    """Compute P(o_t = v | o), where o are all observed symbols; the result is one-hot if o_t is observed.
 
     State emissions:  P(o_t = v | o) = sum_i P(state t = i | o) emission[i, v]
     Edge emissions:   P(o_t = v | o) = sum_ij P(state t-1 = i, state t = j | o) labelled[v, i, j] / sum_u labelled[u, i,
     j]
 
-    For a mixture, the probabilities of the components are averaged with weights P(component | all observations).
+    A mixture averages its components, weighted by P(component | all observations).
 
     Args:
-        hmm, observations, reset_mask, lengths: See `hmmscope.smooth_beliefs`; `hmmscope.MISSING` marks missing ones.
+        hmm, observations, reset_mask, lengths: See `hmmscope.smooth_beliefs`; `hmmscope.MISSING` marks missing symbols.
 
     Raises:
         InputError: As for `hmmscope.smooth_beliefs`.

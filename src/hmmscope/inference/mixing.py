@@ -44,7 +44,7 @@ class MixingTime:
 def mixing_time(
     process: Process | str, *, threshold: float = 0.1, num_samples: int = 1000, max_time: int = 120, seed: int = 0
 ) -> MixingTime:
-    """Compute the number of steps after which observers with different initial states agree on average.
+    """Compute the number of steps after which beliefs from different initial states agree on average.
 
     d_t = E max_{i,j} TV(P(state | o_1..o_t, start i), P(state | o_1..o_t, start j));  d_0 = 1
     mixing time = min {t : d_t <= threshold}

@@ -101,7 +101,7 @@ class StateCountPosterior:
     def interval(self, chosen: int) -> tuple[int, int]:
         """Return the central 95 % interval.
 
-        The interval includes `chosen`, and numbers whose probability may exceed 2.5 % within the evidence's error.
+        It includes `chosen`, and all sizes that may have probability above 2.5 % within the error of the evidence.
         """
         sizes, below = sorted(self.shares), 0.0
         low = high = sizes[0]
@@ -149,8 +149,8 @@ def support_of(
 ) -> StateCountPosterior:
     """Compute the posterior over the number of states.
 
-    Evidence is computed first for the number of states with the smallest BIC, then for larger and smaller numbers,
-    until one is e^12 times less probable than the best.
+    Evidence is computed for the number of states with the smallest BIC, then for larger and smaller numbers,
+    until the evidence of one is below e^-12 times the largest.
 
     Args:
         bics: BIC of each number of states.
@@ -162,7 +162,7 @@ def support_of(
     begun = time.monotonic()
     found = by_bic(bics, "choose is 'bic'") if choose == "bic" else _support(bics, evidence_of, why)
     if choose == "evidence" and found.why and found.why != STOPPED:
-        raise InputError(f"choose: 'evidence' is not possible here: {found.why}; use choose='bic'")
+        raise InputError(f"choose: cannot be 'evidence', because {found.why}; use choose='bic'")
     return replace(found, seconds=time.monotonic() - begun)
 
 
@@ -262,7 +262,7 @@ def choice_of(
 def evidence_of_fits(
     work: PackedSequences, fits: Mapping[int, BaumWelchFit], choose: str | None, callback: Any = None
 ) -> tuple[Callable[[int], Evidence | None] | None, str | None, str]:
-    """Return the arguments `evidence_of`, `choose` and `why` of `support_of`; if `choose` is None, skip slow evidence."""
+    """Return the arguments `evidence_of`, `choose` and `why` of `support_of`; without `choose`, omit slow evidence."""
     if work.weights is not None or work.sets is not None:
         return None, choose, "the sequences have weights" if work.weights is not None else "states are known"
     if choose == "bic":
@@ -277,7 +277,7 @@ def evidence_of_fits(
 
 def why_not(laws: Iterable[Mapping[str, ConstrainedRows]]) -> str:
     closed = all(law.closed for own in laws for law in own.values())
-    return "" if closed else "some constraints tie entries of rows whose other entries differ"
+    return "" if closed else "some constraints tie entries across rows that have different constraints on other entries"
 
 
 def units_of(lengths: NDArray[np.int64]) -> list[NDArray[np.int64]]:
@@ -378,7 +378,7 @@ def choice_reason(
 
 
 def best_predictor(bics: dict[int, float], logs: dict[int, NDArray[np.float64]], lengths: NDArray[np.int64]) -> int:
-    """Return the best number of states by BIC, or by held-out likelihood if that gains more than a standard error.
+    """Return the number of states that BIC selects, or the held-out likelihood if its gain exceeds a standard error.
 
     Args:
         bics, logs, lengths: See `choice_reason`.

@@ -73,8 +73,8 @@ def most_likely_states(
     best_t(j) = max_i (best_{t-1}(i) + log transition[i, j]) + log emission[j, o_t]
 
     For a mixture, component and path are maximized jointly. For edge emissions, the probability is summed over the
-    start state. Among equally likely paths, the one with the lowest component is chosen, then the one with the lowest
-    last state, then with the lowest state before it, and so on. Logarithms are rounded to multiples of 2^-36.
+    start state. Among equally likely paths, the result has the lowest component, then the lowest last state, then the
+    lowest state before it, and so on. Logarithms are rounded to multiples of 2^-36.
 
     Source: Viterbi (1967).
 

@@ -95,7 +95,7 @@ def process_facts(process: Process) -> list[tuple[str, str]]:
         return mixture_facts(process)
     if process.real_valued and PATHS in process.capabilities() and process.num_states <= MAX_STATES:
         rate = entropy_rate(process)
-        ends = f"95 % {steady(rate.low):z.4f} to {steady(rate.high):z.4f}, sampled"
+        ends = f"95 % interval {steady(rate.low):z.4f} to {steady(rate.high):z.4f}, from samples"
         return [*process.facts(), ("entropy rate", f"{steady(rate.value):z.4f} nats per observation ({ends})")]
     if WORDS not in process.uses_hmm_inference:
         return process.facts()
@@ -107,7 +107,7 @@ def mixture_facts(mixture: Process) -> list[tuple[str, str]]:
     least, most = (f"{steady(float(end)):.6g}" for end in (weights.min(), weights.max()))
     law = f"{least} each" if least == most else f"{least} to {most}"
     entropy = float(torch.special.entr(weights).sum())
-    said = [("weights", f"{law}; entropy of the component {steady(entropy):z.6f} nats")]
+    said = [("weights", f"{law}; entropy of the weights {steady(entropy):z.6f} nats")]
     if mixture.num_states > MAX_MIXED_STATES:
         return said
     count = len(weights)
@@ -118,7 +118,7 @@ def mixture_facts(mixture: Process) -> list[tuple[str, str]]:
         said.append(
             (
                 "2nd eigenvalue",
-                f"{steady(min(seconds)):z.6f} to {steady(max(seconds)):z.6f} in modulus, in the transition matrix{whose}",
+                f"{steady(min(seconds)):z.6f} to {steady(max(seconds)):z.6f}, second-largest modulus{whose}",
             )
         )
     rates = []

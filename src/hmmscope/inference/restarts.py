@@ -40,7 +40,7 @@ class RestartSearch(Generic[End]):
     Args:
         wave: Function that runs numbered restarts and returns their results.
         most: Maximum number of restarts.
-        beside: Two counts: restarts in the first wave, and in each later wave.
+        beside: Number of restarts in the first wave, and in each later wave.
         near: Largest log-likelihood difference, in nats, between results that agree.
         stopped: Function that is called with 0 and returns True to end the search.
 

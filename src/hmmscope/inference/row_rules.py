@@ -21,7 +21,7 @@ Rows = Mapping[str, Array]
 def check_fixed(parts: Collection[str], start: object, fixed: Collection[str]) -> None:
     """Raise InputError unless `fixed` names parts of the model `start`."""
     require(set(fixed) <= set(parts), "fixed", f"must be among {', '.join(parts)}", sorted(fixed))
-    require(start is not None or not fixed, "fixed", "needs start=, which contains the fixed parts", sorted(fixed))
+    require(start is not None or not fixed, "fixed", "must be empty if start is None", sorted(fixed))
 
 
 def check_rules(
@@ -43,7 +43,7 @@ def check_rules(
     ):
         raise InputError(f"tied_emissions: must be {num_states} class numbers in [0, {num_states})")
     if classes is not None and "emission" in constraints:
-        raise InputError("constraints.emission: cannot be used with tied_emissions; tie the entries by names instead")
+        raise InputError("constraints.emission: cannot be used with tied_emissions; tie entries by strings instead")
     for part in constraints:
         require(part not in fixed, f"constraints.{part}", "cannot be used with fixed", sorted(fixed))
     return classes
@@ -68,7 +68,7 @@ class RowRules(Shown):
         tied: Sequence[int] | None,
         constraints: Mapping[str, RowConstraints],
     ) -> "RowRules":
-        """Return the settings of a fit of arrays shaped as `like`; zeros of `start` stay zero."""
+        """Return the settings for arrays with the shapes of `like`; zeros of `start` stay zero."""
         classes = check_rules([*like], len(like["initial"]), start, fixed, tied, constraints)
         zeros = {} if start is None else {part: rows == 0 for part, rows in start.items()}
         given = {part: own.with_zeros(zeros[part]) if zeros else own for part, own in constraints.items()}

@@ -33,7 +33,8 @@ class SmoothResult(Shown):
 
     Attributes:
         beliefs: P(state t | o_0..o_{T-1}) (batch, time, state); zeros in padding and in sequences of probability zero.
-        pairs: P(state t = i, state t+1 = j | o_0..o_{T-1}) (batch, time - 1, state, state); zeros where `beliefs` are.
+        pairs: P(state t = i, state t+1 = j | o_0..o_{T-1}) (batch, time - 1, state, state); zeros where
+            `beliefs` are zero.
         log_likelihood: log P(o_0..o_{T-1}) (batch,), in nats.
         impossible_at: First t at which o_0..o_t has probability zero (batch,), or -1.
     """
@@ -130,7 +131,7 @@ class ExpectedCounts(Shown):
     """Expected counts given all observations (Baum-Welch statistics).
 
     Attributes:
-        initial: Expected number of first states (state,).
+        initial: Expected number of sequence starts in each state (state,).
         transitions: Expected number of transitions (state, state).
         emissions: Expected number of emissions (state, symbol), without missing observations.
         log_likelihood: log P(o_0..o_{T-1}) (batch,), in nats.
@@ -177,6 +178,6 @@ def expected_counts(
     add_counts(tables(params), work if weights is None else work._replace(weights=weights[work.rows]), counts)
     dead = np.flatnonzero((counts.logs == -np.inf) & (weights is None or weights > 0))
     if len(dead):
-        raise InputError(f"observations[{dead[0]}]: the sequence has probability zero")
+        raise InputError(f"observations[{dead[0]}]: the sequence has probability zero, so it has no expected counts")
     first, transitions, emitted, logs = (torch.from_numpy(part) for part in counts)
     return ExpectedCounts(first, transitions, emitted[:num_symbols].T.contiguous(), logs)

@@ -99,7 +99,7 @@ def learn_operators(law: WordLaw, num_symbols: int, *, length: int = 3, rank: in
     hankel = joined([])
     left, sizes, right = torch.linalg.svd(hankel, full_matrices=False)
     count = rank or int((sizes > RANK * sizes[0]).sum())
-    require(count <= len(sizes), "rank", f"must be at most {len(sizes)} for this length of words", rank)
+    require(count <= len(sizes), "rank", f"must be at most {len(sizes)} for words of up to {length} symbols", rank)
     back, onto = (left[:, :count] / sizes[:count]).T, right[:count].T
     step = torch.stack([back @ joined([symbol]) @ onto for symbol in range(num_symbols)])
     return Operators(hankel[0] @ onto, step, back @ hankel[:, 0], sizes)

@@ -6,11 +6,8 @@ from hmmscope.ties import TOLERANCE
 
 
 def stable_argmax(values: Float[Tensor, "*batch choice"]) -> Int64[Tensor, "*batch"]:
-    """Return the first index of each row with a value within `TOLERANCE` of the row's maximum.
-
-    Use this function instead of `argmax` if rounding separates equally likely outcomes.
-    """
+    """Return the first index of each row with a value within `TOLERANCE` of the row's maximum."""
     is_real = isinstance(values, Tensor) and values.is_floating_point() and values.ndim > 0 and values.shape[-1] > 0
-    require(is_real, "values", "must be a tensor of real numbers with a last axis that is not empty", values)
+    require(is_real, "values", "must be a floating-point tensor with a nonempty last axis", values)
     slack = TOLERANCE * values.abs().masked_fill(~values.isfinite(), 0.0).amax(-1, keepdim=True)
     return (values >= values.amax(-1, keepdim=True) - slack).int().argmax(-1)

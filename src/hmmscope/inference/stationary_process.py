@@ -38,20 +38,20 @@ def stationary_distribution(
         return stationary_law(rows)
     process = as_process(process)
     if process.num_components is not None:
-        raise InputError("process: a mixture has no single stationary distribution; use mixture[m]")
+        raise InputError("process: a mixture has no single stationary distribution; pass a component (mixture[0])")
     process.require_capability(WORDS)
     if process.params.signed:
         return _stationary_vector(state_transitions(process.params))
     try:
         return stationary_law(state_transitions(process.params))
     except InputError as error:
-        raise InputError(f"{error}; pass prior instead") from None
+        raise InputError(f"{error}; pass the argument prior, if there is one") from None
 
 
 def _stationary_vector(step_SS: Float64[Tensor, "state state"]) -> Float64[Tensor, " state"]:
     left, sizes, _ = torch.linalg.svd(step_SS - torch.eye(len(step_SS), dtype=step_SS.dtype))
     if len(sizes) > 1 and float(sizes[-2]) < _SINGULAR * max(1.0, float(sizes[0])):
-        raise InputError("stationary vector: is not unique; pass prior instead")
+        raise InputError("process: the stationary vector is not unique; pass the argument prior, if there is one")
     return left[:, -1] / left[:, -1].sum()
 
 

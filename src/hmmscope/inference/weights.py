@@ -29,7 +29,7 @@ def as_weights(weights: Any, count: int) -> Array | None:
     if bad.any():
         raise InputError(f"{rule}, got sequence_weights[{int(bad.argmax())}] = {found[bad][0]:g}")
     if count and not found.any():
-        raise InputError("sequence_weights: must be positive for one sequence or more, got only zeros")
+        raise InputError("sequence_weights: at least one weight must be positive, got only zeros")
     return found
 
 
@@ -48,7 +48,7 @@ def with_weights(work: PackedSequences, weights: Array | None) -> PackedSequence
 
 
 def weighted_moves(work: PackedSequences, beliefs: Array, backward: Array, smoothed: Array) -> tuple[Array, Array]:
-    """Return the weighted sums of initial states (S,) and of belief_t(i) * backward_{t+1}(j) (S, S).
+    """Return the weighted sums of `smoothed` at sequence starts (S,), and of belief_t(i) * backward_{t+1}(j) (S, S).
 
     Args:
         work: Sequences with weights.
@@ -66,7 +66,7 @@ def weighted_moves(work: PackedSequences, beliefs: Array, backward: Array, smoot
 
 
 def weighted_emissions(work: PackedSequences, smoothed: Array, num_symbols: int) -> Array:
-    """Sum the weighted smoothed posteriors (N, S) of each symbol, to (V, S)."""
+    """Sum the weighted smoothed posteriors (N, S) by symbol, into (V, S)."""
     assert work.weights is not None
     times = np.arange(int(work.lengths.max(initial=0)))
     places = (work.offsets[:, None] + times)[times < work.lengths[:, None]]

@@ -40,8 +40,8 @@ def window_errors(
         num_samples: Number of sampled sequences.
         seed: Random seed.
     """
-    require(len(windows) > 0 and min(windows) >= 0, "windows", "must contain only numbers of at least 0", windows)
-    require(len(times) > 0 and min(times) >= 1, "times", "must contain only numbers of at least 1", times)
+    require(len(windows) > 0 and min(windows) >= 0, "windows", "must be one or more numbers of at least 0", windows)
+    require(len(times) > 0 and min(times) >= 1, "times", "must be one or more numbers of at least 1", times)
     require_count("num_samples", num_samples, 2)
     if hmm.real_valued:
         linear = require_process_type(hmm, LinearGaussian, "hmm")
@@ -92,7 +92,7 @@ def linear_window_errors(
         raise InputError(f"start: must be 'zero' or 'oldest', got {start!r}")
     least = 0 if start == "zero" else 1
     good = len(windows) > 0 and least <= min(windows) <= max(windows) <= time
-    require(good, "windows", f"must be numbers in [{least}, {time}]", windows)
+    require(good, "windows", f"must be one or more numbers in [{least}, {time}]", windows)
     observations = process.sample_paths(np.arange(num_samples), np.arange(time) == 0, seed, "monte-carlo").observations
     exact = kalman_filter(process, observations).means[:, -1]
     gain = steady_step(process).gain

@@ -88,7 +88,7 @@ def context_tree_laws(
     probability weight^l (1 - weight)^i.
 
     Returns:
-        Probabilities of all symbols (batch, time, symbol), or with `of_seen` of the observed symbol (batch, time, 1).
+        Probabilities of all symbols (batch, time, symbol), or with `of_seen` only of the observed one (batch, time, 1).
 
     Source: Willems, Shtarkov, Tjalkens (1995).
     """

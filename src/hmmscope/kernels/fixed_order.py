@@ -1,4 +1,4 @@
-"""Sums and products in a fixed order, so that digests do not depend on the processor or the threads."""
+"""Sums and products in a fixed order, so that results have equal bits on all processors and thread counts."""
 
 import math
 

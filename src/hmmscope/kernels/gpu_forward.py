@@ -1,6 +1,6 @@
 """The forward recursion of many components in one Triton kernel.
 
-Tensor cores keep 11 bits. For nearly float32 accuracy, each factor is split into its leading 11 bits (head) and the rest:
+Tensor cores keep 11 bits of a factor. For nearly float32 accuracy, factors are split into 11-bit heads and the rest:
 
     x @ y = head(x) @ head(y) + rest(x) @ head(y) + head(x) @ rest(y) + an error below 2^-19 of the product
 """
@@ -34,7 +34,7 @@ def forward_norms(
 
     Args:
         rows: Initial (component, state), transition and emission probabilities, float32.
-        observations_BT: Shared by all components.
+        observations_BT: Symbols, shared by all components.
         starts_T: True where a sequence starts.
         floor: Sequences with a smaller P(o_t | past) are marked as an underflow risk.
         predictions: Whether to return predictions.

@@ -1,4 +1,4 @@
-"""Paths of linear systems and of generalised HMMs from given noise; a path does not depend on the rest of the batch."""
+"""Paths of linear systems and of generalised HMMs from given noise; a path does not depend on other paths."""
 
 import numpy as np
 from numpy.typing import NDArray

@@ -1,12 +1,12 @@
 """Filter and smoother for many states, by tiled matrix products.
 
-The sequences of a block are sorted from longest to shortest, so that unfinished sequences are the first rows of each
-matrix product with the beliefs `law` (sequence, state):
+The sequences of a block are sorted by decreasing length, so that unfinished sequences are the first rows of matrix
+products with the beliefs `law` (sequence, state):
 
     following = law @ step        law = following * emission[o_t] / norm
 
-Matrices on the right of a product are `packed`; rows of work arrays have `width_of` numbers. Results do not depend on
-blocks or threads.
+The right factor of each product is rearranged by `packed`; rows of work arrays are padded to `width_of` numbers.
+Results do not depend on blocks or threads.
 """
 
 import math
@@ -110,7 +110,7 @@ def forward(
 ) -> None:  # fmt: skip
     """Filter a block; arrays are as in `simd_over_sequences`, work arrays have a row per sequence.
 
-    A norm below `floor`, or a positive belief below `smallest`, marks its sequence as an underflow risk.
+    A P(o_t | past) below `floor`, or a positive belief below `smallest`, marks its sequence as an underflow risk.
     """
     wide()
     size, num_symbols, rows, width = panels.shape[1], len(opening), len(lengths), law.shape[1]

@@ -35,7 +35,7 @@ class _BFloat(ir.Type):
 
 
 class Pairs(Emitter):
-    """Emitter of instructions on vectors of pairs with float32 sums."""
+    """Emitter of LLVM instructions on vectors of bfloat16 pairs, with float32 sums."""
 
     at_once = AT_ONCE
 

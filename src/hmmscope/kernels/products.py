@@ -56,7 +56,7 @@ class TileSum(NamedTuple):
 
 
 class Emitter:
-    """Emitter of instructions on vectors of `lanes` numbers."""
+    """Emitter of LLVM instructions on vectors of `lanes` numbers."""
 
     def __init__(self, context: Any, builder: Any, dtype: Any, lanes: int = LANES) -> None:
         self.context, self.builder, self.lanes = context, builder, lanes

@@ -1,7 +1,7 @@
 """Random arrays as functions of (seed, purpose, component).
 
 Philox counters are (attempt or block, cell or row, component mod 2^32, component div 2^32). Results differ between
-platforms by rounding.
+platforms by rounding errors.
 """
 
 import math

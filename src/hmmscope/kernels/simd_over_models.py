@@ -29,8 +29,8 @@ def forward(  # type: ignore[no-untyped-def]
         step, emission: Transition (S, S, lane) and emission probabilities (V, S, lane).
         symbols: Observed symbols (T,).
         law, following, product: Work arrays (S, lane), (S, lane), (lane,).
-        logs: Log-likelihoods (lane,), to which those of the sequence are added.
-        doubtful: Mask (lane,), set by a belief below 1e-100 or an impossible symbol.
+        logs: Sums of log-likelihoods (lane,).
+        doubtful: Underflow-risk mask (lane,), set by a belief below 1e-100 or an impossible symbol.
     """
     lanes = len(beside)
     size = len(law) // lanes
@@ -82,7 +82,7 @@ def backward(  # type: ignore[no-untyped-def]
     """Add the expected counts of one sequence, after `forward`.
 
     Args:
-        beside, step, emission, symbols, beliefs, norms: As for `forward`.
+        beside, step, emission, symbols, beliefs, norms: Arguments and results of `forward`.
         ahead, weight, sums: Work arrays (S, lane), (S, lane), (S, S, lane).
         firsts, visits: Expected counts of first states (S, lane), and of symbols and states (V, S, lane).
         pairs: Sums of belief_t(i) weight_{t+1}(j), (S, S, lane).

@@ -1,6 +1,6 @@
 """Compiled dynamic programs for up to 64 states, with the states of one sequence in SIMD registers.
 
-Beliefs are normalised every `every` steps, so often that entries above 1e-100 stay normal floats in between. Formulas
+Beliefs are normalised every `every` steps, so that entries above 1e-100 stay normal floats. Formulas
 and tables are those of `simd_over_sequences`; the tables are flat and zero-padded (see `vectors`).
 """
 
@@ -140,8 +140,8 @@ def forward_given(  # type: ignore[no-untyped-def]
     """Filter observations with given log-likelihoods `rows` (N, S).
 
     The rows of `laws` (3, S) are the initial distribution, its logarithms, and a mask of states whose small beliefs
-    matter later. Beliefs below `smallest`, if it is positive, become zero; a sequence stops where this could change
-    results by more than 1e-20.
+    matter later. Beliefs below `smallest`, if it is positive, become zero; a sequence stops where these zeros
+    could change results by more than 1e-20.
 
     The function writes log-likelihoods totals (n,), the mask of underflow risk doubts (n,) and, if these arrays have
     rows, beliefs (N, S), norms (N,), predicted states (N, S) and tops (N,), with log P(o_t | past) = log norm + top.
@@ -338,7 +338,7 @@ def _compiled(kernel: Any) -> set[str]:
 
 
 def states_of(kernel: Any, num_states: int, lengths: NDArray[np.int64]) -> Any:
-    """Return a kernel's first argument: vectors of 16 numbers for up to 16 states, unless smaller ones are faster."""
+    """Return a kernel's first argument; its vectors have 16 numbers for up to 16 states, unless fewer are faster."""
     own = shared(num_states)
     kind = type(own)
     if num_states >= _COMMON or kind.__name__ in _compiled(kernel):

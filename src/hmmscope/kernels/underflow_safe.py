@@ -94,10 +94,10 @@ def smooth(  # type: ignore[no-untyped-def]
 ):
     """Compute P(state t | all) (T, S) and, if requested, P(state t, state t+1 | all) (T - 1, S, S).
 
-    smoothed_t(i) = belief_t(i) sum_j step_ij smoothed_{t+1}(j) / predicted_{t+1}(j); `emits`: states emit, so step is
-    one matrix.
+    smoothed_t(i) = belief_t(i) sum_j step_ij smoothed_{t+1}(j) / predicted_{t+1}(j), with one matrix `step` if states
+    emit (`emits`).
 
-    The function also adds the sum of pairs over time to `moves` (S, S), except those that span a sequence start.
+    The function also adds the sum of pairs over time to `moves` (S, S), without pairs that span a sequence start.
     """
     size = mantissa.shape[1]
     every, ones = np.arange(size).astype(np.uint64), np.ones(size)
