@@ -264,7 +264,7 @@ class DirichletRows(Shown):
 
     Attributes:
         sizes: Number of symbols of each channel.
-        prior_strength: Number of prior counts per symbol; 1 gives a uniform prior.
+        prior_strength: Number a of prior counts per symbol; 1 gives a uniform prior.
     """
 
     sizes: tuple[int, ...]

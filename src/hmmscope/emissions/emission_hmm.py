@@ -44,7 +44,7 @@ class EmissionHMM(VectorProcess):
     distributions), `num_symbols` (coordinates) and the methods below. Unlike in `HMM`, probabilities are not rounded.
 
     Attributes:
-        initial, transition: Initial distribution (state,) and `[i, j]` = P(next j given now i).
+        initial, transition: Initial distribution (state,) and `[i, j]` = P(next state j | state i).
         chain: Initial distribution and transition matrix.
         states, title, source: See `Args`.
 
@@ -166,7 +166,7 @@ class EmissionHMM(VectorProcess):
 
     @property
     def variance_floor_hits(self) -> Float64[Tensor, "state coordinate"]:
-        """Variances that fits bound from below (state, coordinate); infinite without bound."""
+        """Variances (state, coordinate) with a lower bound in fits; infinite if not bounded."""
         return torch.full((self.num_states, self.num_symbols), torch.inf, dtype=torch.float64)
 
     @property

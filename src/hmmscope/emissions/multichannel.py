@@ -84,7 +84,7 @@ class MultichannelHMM(EmissionHMM):
         """Return the process of vectors (input, observation) under a policy, see `policy_rows`.
 
         The result's states are pairs (input, state), or triples (input, state, observation) if the policy depends on
-        the observation or `one_hot` is true. With `one_hot` the vectors are the one-hot input and the one-hot
+        the observation or `one_hot` is true. With `one_hot` the vectors concatenate the one-hot input and
         observation.
         """
         count, size, num_seen = hmm.emission.shape

@@ -37,7 +37,7 @@ def vector_draws(
         conjugate: Emission prior, see `EmissionHMM.conjugate`.
         prior: Concentrations of the Dirichlet priors of rows.
         chains: Settings of the Markov chains.
-        match: True matches the state labels of samples to `start`.
+        match: True matches state labels of samples to `start`.
         laws: Priors of constrained parts of the chain.
 
     Raises:

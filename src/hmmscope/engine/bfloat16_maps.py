@@ -20,8 +20,8 @@ PAIRS = pairs_in_rows, pairs_of_rows, product_of_pairs = (
 class Bfloat16Maps(NamedTuple):
     """Packed maps by layer, and buffers for their operands; empty unless training uses bfloat16.
 
-    For a map (out, in), fields named `forward` pack pairs of columns (out, in / 2), and fields named `backward` pack
-    pairs of rows (out / 2, in).
+    For a map (out, in), fields ending in `forward` pack pairs of columns (out, in / 2); fields ending in `backward`
+    pack pairs of rows (out / 2, in).
     """
 
     qkv_forward: X3

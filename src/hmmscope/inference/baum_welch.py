@@ -45,7 +45,7 @@ class BaumWelchFit:
         hmm: Model with the largest log-likelihood.
         log_likelihood: log P(all observations), in nats.
         num_iterations: Number of iterations of the best restart.
-        converged: True if the last gain of the best restart was below the tolerance.
+        converged: True if the last log-likelihood gain of the best restart was below the tolerance.
         num_restarts: Number of restarts run.
         restart_gap: Log-likelihood difference between the best two restarts, in nats; infinite for one restart.
         restarts_agree: True if `restart_gap` is small enough to end the search.
@@ -117,7 +117,7 @@ def fit_baum_welch(
     Source: Baum et al. (1970); short runs: Biernacki, Celeux and Govaert (2003).
 
     Args:
-        observations: Symbols in [0, V) or `hmmscope.MISSING` (batch, time); or `PackedSequences`, with V if missing.
+        observations: Symbols in [0, V) or `hmmscope.MISSING` (batch, time); or `PackedSequences`, where V marks gaps.
         num_states, num_symbols: Numbers S and V of states and symbols.
         lengths: Number of observations of each sequence (batch,).
         start, fixed, tied_emissions, constraints: See `FitOptions`; the pseudo-count is added once per tied group.
@@ -125,7 +125,7 @@ def fit_baum_welch(
         sequence_weights: Weights (batch,) of log-likelihoods and counts; a weight of 2 equals two copies.
         num_restarts: Maximum number of restarts, which run on torch's threads.
         num_tries: Number of random starts per restart; with 1 there is no selection after ten iterations.
-        agreement: Log-likelihood difference of the best two restarts that ends the search, in nats per observation.
+        agreement: Difference in nats per observation between the best two restarts, below which the search ends.
         max_iterations: Maximum number of iterations per restart.
         tolerance: Gain per iteration, in nats per observation, below which a restart has converged.
         pseudo_count: Number added to each expected count; at least 0.

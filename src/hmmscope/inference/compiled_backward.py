@@ -24,7 +24,7 @@ def run_smoother(
 ) -> NDArray[np.bool_]:
     """Write the smoothed posteriors, and the backward weights defined in `simd_over_sequences.backward`.
 
-    The function returns a mask of the sequences of positive probability (batch,). Backward weights of sequences with
+    The result is a mask of sequences with positive probability (batch,). Backward weights of sequences with
     underflow risk are invalid.
     """
     process, size = filtered.tables, filtered.tables.num_states

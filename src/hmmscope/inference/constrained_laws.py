@@ -144,7 +144,7 @@ def log_gamma(values: Array) -> Array:
 
 
 def symmetries(laws: Mapping[str, ConstrainedRows], size: int) -> NDArray[np.int64] | None:
-    """Return the permutations of the states that preserve the constraints (order, state); None if all do."""
+    """Return the permutations of the states that preserve the constraints (order, state); None for all."""
     if not laws:
         return None
     orders = itertools.permutations(range(size)) if size <= MOST_STATES else iter([range(size)])

@@ -91,7 +91,7 @@ def forward_logs_torch(
     *,
     predictions: bool = False,
 ) -> tuple[Float64[Tensor, "time component batch"], Bool[Tensor, "component batch"], Tensor]:
-    """Compute log P(o_t | past), a mask of underflow risk, and P(o_t | past) (time, component, batch, symbol)."""
+    """Compute log P(o_t | past), a mask of underflow risk, and predictions (time, component, batch, symbol)."""
     initial_MS, transition_MSS, emission_MSV = rows
     emission_MVS = emission_MSV.transpose(1, 2).contiguous()
     (batch, time), (components, states, symbols) = observations_BT.shape, emission_MSV.shape

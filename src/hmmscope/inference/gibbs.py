@@ -29,7 +29,7 @@ PIECE = 50
 
 
 class ChainsStopped(Exception):
-    """The exception raised when the callback ends the chains early."""
+    """Raised when the callback ends the chains early."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,7 +76,7 @@ class Chains:
         warm_up: Number of discarded sweeps per chain.
         every: Number of sweeps per sample.
         seed: Seed in [0, 2^32).
-        callback: Function called from several threads with the number of new sweeps; if it returns True, the chains end.
+        callback: Function called from several threads with the number of new sweeps; chains end if it returns True.
     """
 
     num_draws: int = 500

@@ -18,7 +18,7 @@ RELATIVE_ZERO = 1e-10
 
 @dataclass(frozen=True, repr=False)
 class LinearPredictor(Shown):
-    """Linear prediction weights @ x of the next observation, where x stacks the one-hots of o_t, .., o_{t-L+1}.
+    """Linear prediction weights @ x of the next observation; x stacks the last L one-hot observations, newest first.
 
     Attributes:
         weights: W_L = cross @ pseudo-inverse of covariance (symbol, feature).

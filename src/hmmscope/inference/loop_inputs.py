@@ -175,7 +175,7 @@ class StateSets(NamedTuple):
     allowed: NDArray[np.bool_]
 
     def by_symbol(self, visits: NDArray[np.float64], num_symbols: int) -> NDArray[np.float64]:
-        """Sum counts (U, S) by symbol (V, S), without missing observations."""
+        """Sum counts (U, S) by symbol into (V, S), without missing observations."""
         found = np.zeros((num_symbols + 1, visits.shape[1]))
         np.add.at(found, self.symbols, visits)
         return found[:num_symbols]
@@ -191,7 +191,7 @@ class PackedSequences(NamedTuple):
         rows: Index of each sequence in its batch (n,).
         starts: True where a new sequence of the same process starts (T,).
         weights: Weight of each sequence in sums (n,); None if all are 1.
-        sets: If states are known, the pairs (symbol, allowed states) that are numbered in `symbols`; else None.
+        sets: Pairs (symbol, allowed states) numbered in `symbols`, if states are known; else None.
     """
 
     symbols: NDArray[Any]

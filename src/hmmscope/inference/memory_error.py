@@ -102,7 +102,7 @@ class DecayFit:
         ratio: Factor per unit of length.
         rate: -ln(ratio), in nats per unit of length.
         first, last: Fitted range of lengths, inclusive.
-        residual: Largest absolute deviation of ln(error).
+        residual: Largest absolute deviation of ln(error) from the fitted line.
     """
 
     ratio: float
@@ -117,8 +117,8 @@ def fit_decay(
 ) -> DecayFit:
     """Fit a least-squares line to ln(error) against memory length.
 
-    The default `first` is the second length. Choose `last` well below argument `time` of
-    `memory_error`: errors drop at lengths near `time`.
+    The default `first` is the second length. Choose `last` well below argument `time` of `memory_error`:
+    errors drop at lengths near `time`.
 
     Args:
         lengths: Memory lengths, ascending.

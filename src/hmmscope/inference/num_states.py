@@ -149,8 +149,8 @@ def support_of(
 ) -> StateCountPosterior:
     """Compute the posterior over the number of states.
 
-    Evidence is computed for the number of states with the smallest BIC, then for larger and smaller numbers,
-    until the evidence of one is below e^-12 times the largest.
+    Evidence is computed for the number of states with the smallest BIC, then for larger and smaller numbers, until
+    the evidence of one is below e^-12 times the largest.
 
     Args:
         bics: BIC of each number of states.
@@ -378,7 +378,7 @@ def choice_reason(
 
 
 def best_predictor(bics: dict[int, float], logs: dict[int, NDArray[np.float64]], lengths: NDArray[np.int64]) -> int:
-    """Return the number of states that BIC selects, or the held-out likelihood if its gain exceeds a standard error.
+    """Return the number of states selected by BIC, or by held-out likelihood if its gain exceeds a standard error.
 
     Args:
         bics, logs, lengths: See `choice_reason`.

@@ -33,8 +33,8 @@ class SmoothResult(Shown):
 
     Attributes:
         beliefs: P(state t | o_0..o_{T-1}) (batch, time, state); zeros in padding and in sequences of probability zero.
-        pairs: P(state t = i, state t+1 = j | o_0..o_{T-1}) (batch, time - 1, state, state); zeros where
-            `beliefs` are zero.
+        pairs: P(state t = i, state t+1 = j | o_0..o_{T-1}) (batch, time - 1, state, state); zeros where `beliefs`
+            are zero.
         log_likelihood: log P(o_0..o_{T-1}) (batch,), in nats.
         impossible_at: First t at which o_0..o_t has probability zero (batch,), or -1.
     """

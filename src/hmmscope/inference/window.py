@@ -28,8 +28,7 @@ def window_errors(
 ) -> MonteCarloEstimate:
     """Estimate E TV(belief, belief from the last w observations) after t observations, (window, time).
 
-    The belief from a window starts from the stationary distribution. For Cyclic-RND the belief from a window is always
-    uniform ([Limits] Fig. 4, left).
+    Window beliefs start from the stationary distribution; for Cyclic-RND they are uniform ([Limits] Fig. 4, left).
 
     Source: [Limits] §4 (half the L1 distance, averaged over sequences).
 
@@ -78,7 +77,7 @@ def linear_window_errors(
 ) -> MonteCarloEstimate:
     """Estimate E |window mean - mean| / max(1, |mean|) for Kalman means after `time` observations, (window,).
 
-    The window mean is the Kalman mean computed from the last observations only. It starts from zero ("zero"), or from
+    The window mean is the Kalman mean computed from the last w observations only. It starts from zero ("zero"), or from
     B^+ o with the output matrix B and the window's oldest observation o ("oldest").
 
     Args:

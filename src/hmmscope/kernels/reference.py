@@ -27,7 +27,7 @@ def sample_paths_reference(
     The state comes from the initial table where `starts[t]` is true, else from the previous state's transition row.
     Random block t // 2 of a path has four words: (state, symbol) of time t for even t, then of time t + 1.
 
-    Tables: initial (M, C), transition (M, S, C), emission (M, S, C').
+    Alias tables of M components with S states: initial (M, C), transition (M, S, C), emission (M, S, C').
     """
     observations = np.empty((len(samples), len(starts)), np.int64)
     states = np.empty_like(observations)

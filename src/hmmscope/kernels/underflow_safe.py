@@ -97,7 +97,7 @@ def smooth(  # type: ignore[no-untyped-def]
     smoothed_t(i) = belief_t(i) sum_j step_ij smoothed_{t+1}(j) / predicted_{t+1}(j), with one matrix `step` if states
     emit (`emits`).
 
-    The function also adds the sum of pairs over time to `moves` (S, S), without pairs that span a sequence start.
+    The function adds the sum of pairs over time to `moves` (S, S), without pairs across sequence starts.
     """
     size = mantissa.shape[1]
     every, ones = np.arange(size).astype(np.uint64), np.ones(size)
