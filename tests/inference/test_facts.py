@@ -122,5 +122,5 @@ def test_hindsight_of_a_mixture_is_of_one_of_its_components(capsys, tmp_path):
     code, _, error = said(capsys, *asked, "--memory", "2")
     assert code == 2
     assert error.endswith(
-        "use hmmscope.filter_mixture for the mixture, or select an HMM with mixture[0].save(FILE) or --component 0\n"
+        "use hmmscope.filter_mixture for the mixture, or one HMM of it: mixture[0] in Python, --component 0 in a shell\n"
     )

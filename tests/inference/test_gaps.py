@@ -382,7 +382,7 @@ def test_a_column_is_one_sequence_as_it_is_for_a_fit():
         assert torch.equal(hs.smooth_beliefs(UMBRELLA, column), exact)
         assert torch.equal(hs.observe(UMBRELLA, column).probs["belief"], hs.filter_beliefs(UMBRELLA, [0, 1, 1]).beliefs)
     assert hs.filter_beliefs(UMBRELLA, torch.tensor([[0], [1], [1]])).beliefs.shape == (3, 1, 2)  # (batch, time)
-    both = r"3 lists of one symbol can be read in two ways: .* one sequence of 3.* axis=1 for 3 sequences of 1"
+    both = r"3 lists of one symbol can be read in two ways: .* one sequence of 3 symbols.* 3 sequences of one symbol"
     with pytest.raises(InputError, match=both):
         hs.log_likelihood(UMBRELLA, [[0], [1], [1]])
     cut = hs.log_likelihood(UMBRELLA, [[0], [1], [1]], lengths=[2, 1])
@@ -427,7 +427,7 @@ def test_a_gap_that_nobody_named_is_refused(observations, words):
 def test_where_no_gap_can_be_answered_for():
     with pytest.raises(
         InputError,
-        match=r"observations\[0, 1\]: is missing, but this function has no exact answer for missing observations",
+        match=r"observations\[0, 1\]: is missing, but this function accepts no missing observations",
     ):
         hs.observe(hs.make_process("fresh-markov-chains"), torch.tensor([[0, hs.MISSING]]))
     with pytest.raises(InputError, match="lengths: must be omitted, because these observations already have lengths"):

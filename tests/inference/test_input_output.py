@@ -255,8 +255,8 @@ def test_errors():
         ({}, r"pass inputs=, or call `with_policy` to give the inputs a distribution"),
         ({"inputs": [[0, 1]]}, r"inputs: must have the shape \(1, 3\), got \(1, 2\)"),
         ({"inputs": [[0, 1, 2]]}, r"inputs: must be in \[0, 2\)"),
-        ({"inputs": [[0, 0.5, 1]]}, r"inputs: must be whole numbers, without gaps, got \[0.5\]"),
-        ({"inputs": np.array([[0, np.nan, 1]])}, r"inputs: must be whole numbers, without gaps, got \[nan\]"),
+        ({"inputs": [[0, 0.5, 1]]}, r"inputs: must be whole numbers without missing values, got \[0.5\]"),
+        ({"inputs": np.array([[0, np.nan, 1]])}, r"inputs: must be whole numbers without missing values, got \[nan\]"),
         ({"inputs": np.ma.masked_array([[0, 1, 1]], [[0, 1, 0]])}, "inputs: has masked entries"),
         ({"inputs": [[0, None, 1]]}, "symbol 2: is None, which is not a symbol$"),
     ):
@@ -265,9 +265,9 @@ def test_errors():
                 ask(hmm, [[0, 1, 1]], **given)
     with pytest.raises(InputError, match="inputs: needs an InputOutputHMM, got 'HMM'"):
         hmmscope.filter_beliefs(hmm.with_policy([0.5, 0.5]), [[0, 1]], inputs=[[0, 1]])
-    with pytest.raises(InputError, match="emission: must have one matrix per input, like transition"):
+    with pytest.raises(InputError, match="emission: must have as many matrices as transition"):
         hmmscope.InputOutputHMM([1], [[[1]]] * 2, [[[1]]] * 3)
-    with pytest.raises(InputError, match=r"transition: must have the shape \(input, state, outcome\)"):
+    with pytest.raises(InputError, match=r"transition: must have the shape \(\[input,\] state, outcome\)"):
         hmmscope.InputOutputHMM([1], [1], [[[1]]])
     with pytest.raises(InputError, match="start: must have 1 inputs, 3 states and 2 symbols"):
         fit_inputs([[0, 1]], [[0, 0]], 3, 2, 1, start=hmm)

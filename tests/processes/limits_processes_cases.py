@@ -125,7 +125,7 @@ BAD = [
     ("cyclic-hard", {"prediction_rate": 0.0}, r"prediction_rate: must be in \(0, 1\]"),
     ("cyclic-hard", {"num_states": 200}, "at most 65536 pairs"),
     ("matmul", {"dimension": 0}, r"dimension: must be in \[1, 1024\]"),
-    ("matmul", {"dimension": 1024, "num_symbols": 100}, "matrix entries"),
+    ("matmul", {"dimension": 1024, "num_symbols": 100}, r"must be at most 2\^26"),
     ("ran-lds", {"seed": -1}, "seed: must be an integer"),
     ("ran-lds", {"dimensions": 3}, "did you mean 'dimension'"),
 ]

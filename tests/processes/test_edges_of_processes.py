@@ -163,9 +163,7 @@ def test_a_process_that_has_changed_is_told_by_twelve_digits(tmp_path: Path) -> 
     with pytest.raises(DamagedError, match=said):
         registry.build_spec("process", spec | {"digest": other}, "process").build()
     given = registry.build_spec("process", {"name": "given", "kind": "HMM", "digest": other}, "process")
-    with pytest.raises(
-        InputError, match=rf"was a HMM object \({other[:12]}\) and is not stored here; pass the object again"
-    ):
+    with pytest.raises(InputError, match=rf"the HMM object with digest {other[:12]} is not stored here; pass it again"):
         given.build()
 
 
@@ -224,7 +222,7 @@ VECTORS = np.arange(6.0).reshape(3, 2)
 @pytest.mark.parametrize(
     ("given", "coordinates", "lengths", "said"),
     [
-        ([VECTORS, VECTORS[:1]], 2, [3, 1], "lengths: must be omitted, because the arrays of a list have lengths"),
+        ([VECTORS, VECTORS[:1]], 2, [3, 1], "lengths: must be omitted, because each array of the list is one sequence"),
         ("text", 2, None, r"^text: cannot read numbers from a file without ending; use one of .csv, .tsv"),
         (b"text", 2, None, r"observations: must be numbers \(batch, time, coordinate\), got b'text'"),
         (VECTORS > 1, 3, None, r"must have shape \(batch, time, 3\), or \(time, 3\) for one sequence, got \(3, 2\)$"),
@@ -333,10 +331,10 @@ ROW = [[0.5, 0.5]]
         (lambda: GeneralisedHMM([1.0 + 2e-9], [[[1.0]]]), "initial: must sum to 1 within 1e-09"),
         (lambda: HMMPerSample.from_file({"spec": {"name": "mess3"}}), "spec: must describe an unbounded pool of HMMs, got"),
         (lambda: SwitchingLinearGaussian.from_file({"num_kept": "4"}), "num_kept: must be an integer, got '4'"),
-        (lambda: check_observations([[0, 1], [1]], Alphabet(None, 2)), "must be sequences of one length here"),
+        (lambda: check_observations([[0, 1], [1]], Alphabet(None, 2)), "must have sequences of equal length here"),
         (lambda: check_observations(torch.zeros(1, 0), Alphabet(None, 2)), "observations: must not be empty"),
         (lambda: check_observations(torch.zeros(1, 2, 3), Alphabet(None, 2)), r"shape \(batch, time\), got \(1, 2, 3\)"),
-        (lambda: check_observations("01", Alphabet(None, 2)), "observations: 01: cannot be read .*; give symbols"),
+        (lambda: check_observations("01", Alphabet(None, 2)), "observations: 01: cannot be read .*; pass symbols"),
         (lambda: check_observations([[0], [1]], Alphabet(None, 2)), "2 lists of one symbol can be read in two ways"),
         (lambda: check_observations(["c"], Alphabet(("a", "b"), 2)), "observations: sequence 1, symbol 1: 'c' is not"),
         (lambda: make_process("mess4"), r"process\.name: unknown 'mess4'"),
@@ -368,7 +366,7 @@ def test_many_numbers_are_no_json(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(formats, "_MOST_IN_JSON", size)
     load_process("umbrella").save(tmp_path / "a.json")
     monkeypatch.setattr(formats, "_MOST_IN_JSON", size - 1)
-    with pytest.raises(InputError, match=f"path: {size} numbers are too many for JSON; use .safetensors"):
+    with pytest.raises(InputError, match=f"path: {size} numbers are too many for a .json file; use .safetensors"):
         load_process("umbrella").save(tmp_path / "b.json")
     load_process("umbrella").save(tmp_path / "b.npz")
     with pytest.raises(InputError, match=r"path: must end in \.json, \.npz or \.safetensors"):

@@ -74,7 +74,7 @@ def test_files_and_what_is_refused(tmp_path) -> None:
     same = hs.load_process(tmp_path / "bloch.json")
     assert same.digest == process.digest
     assert torch.equal(same.labelled, process.labelled)
-    with pytest.raises(InputError, match=r"labelled: must give every word a probability of at least 0, got -0\.2"):
+    with pytest.raises(InputError, match=r"labelled: must give every symbol sequence a probability >= 0, got -0\.2"):
         GeneralisedHMM([0.5, 0.5], [[[1.2, 0.0], [0.0, 1.2]], [[-0.2, 0.0], [0.0, -0.2]]])
     with pytest.raises(InputError, match=r"labelled\[:, 1\]: must sum to 1"):
         GeneralisedHMM([0.5, 0.5], [[[1.0, 0.0], [0.0, 0.9]]])

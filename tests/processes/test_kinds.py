@@ -42,7 +42,7 @@ LACKING: dict[str, tuple[Callable[[], object], str]] = {
     ),
     "predictions of a pool": (
         lambda: hs.observe(hs.make_process("fresh-hmms"), SEEN),
-        "process: HMMPerSample has no exact predictions (the integral over HMMs of the prior has no closed form); ",
+        "process: HMMPerSample has no exact predictions (the integral over all HMMs of the prior has no closed form); ",
     ),
     "predictions of sequences": (
         lambda: hs.observe(hs.ProcessDataset(hs.SequenceData(["abab", "ba", "aa"])).process, SEEN),
@@ -62,7 +62,7 @@ LACKING: dict[str, tuple[Callable[[], object], str]] = {
         lambda: require_process_type(hs.load_process("umbrella"), Mixture),
         "process: must be a Mixture, got a HMM",
     ),
-    "as no class": (lambda: require_process_type(pool(), 3), "kind: must be a class of processes, got 3"),  # type: ignore[type-var]
+    "as no class": (lambda: require_process_type(pool(), 3), "kind: must be a subclass of Process, got 3"),  # type: ignore[type-var]
     "as a linear system": (
         lambda: require_process_type(pool(), LinearGaussian),
         "process: must be a LinearGaussian, got a Mixture",
@@ -152,9 +152,9 @@ class Drawn(hs.Process):
 @pytest.mark.parametrize(
     "law, said",
     [
-        ((0.5, 0.6), r"observe: predicted\[0, 0\] must be a distribution, but sums to 1.1"),
-        ((1.5, -0.5), r"observe: predicted\[0, 0\] must be a distribution, but sums to 1"),
-        ((0.5, torch.nan), r"observe: predicted\[0, 0\] must be a distribution, but sums to nan"),
+        ((0.5, 0.6), r"observe: predicted\[0, 0\] must be nonnegative with sum 1, but sums to 1.1"),
+        ((1.5, -0.5), r"observe: predicted\[0, 0\] must be nonnegative with sum 1, but sums to 1"),
+        ((0.5, torch.nan), r"observe: predicted\[0, 0\] must be nonnegative with sum 1, but sums to nan"),
     ],
 )
 def test_laws_of_a_kind_of_its_own_are_laws(law: Any, said: str) -> None:

@@ -267,5 +267,5 @@ def test_the_distance_from_the_given_law_is_its_divergence_and_a_far_one_is_said
     assert hs.HMM([1.0], [[1.0]], emission, allow_drop_tiny=True).quantisation_distance == pytest.approx(1e-12, rel=0.5)
     far = np.full((1, 60), 1e-300)
     far[0, 0] = 1 - far[0, 1:].sum()
-    with pytest.warns(UserWarning, match=r"nats per step, more than 1e-06; if entries below"):
+    with pytest.warns(UserWarning, match=r"nats per step, more than 1e-06; set entries of"):
         assert hs.HMM([1.0], [[1.0]], far).quantisation_distance > 1e-6

@@ -178,9 +178,7 @@ def test_what_is_none_is_refused(changed: dict, words: str) -> None:
 def test_what_it_does_not_know_is_said() -> None:
     with pytest.raises(InputError, match="process: SwitchingLinearGaussian has no smoothing"):
         scalar().smooth(torch.zeros(1, 2, 1, dtype=torch.float64))
-    with pytest.raises(
-        InputError, match="process: the next observation of a switching system depends on its continuous state"
-    ):
+    with pytest.raises(InputError, match="process: predictions of a switching system need its continuous state"):
         following(scalar(), torch.ones(1, 2, dtype=torch.float64))
     with pytest.raises(InputError, match="observations: must have shape"):
         hs.switching_filter(scalar(), torch.zeros(1, 2, 3, dtype=torch.float64))

@@ -573,7 +573,7 @@ def test_an_export_says_what_it_is_and_not_its_weights(tmp_path: Path) -> None:
 @pytest.mark.parametrize("observations", ["hth", Path("hth.txt"), [["h"], ["x", "h"]]], ids=["text", "path", "unknown"])
 def test_what_is_no_symbol_is_one_line(answer: Any, observations: Any) -> None:
     with pytest.raises(
-        InputError, match=r"observations: .*; give symbols \(batch, time\), or rows that SequenceData reads"
+        InputError, match=r"observations: .*; pass symbols \(batch, time\), or rows that SequenceData reads"
     ) as caught:
         answer(coin(), observations)
     assert "\n" not in str(caught.value)

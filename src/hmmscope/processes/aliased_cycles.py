@@ -21,18 +21,16 @@ from hmmscope.system_info import require_memory
 
 @dataclass(frozen=True, kw_only=True)
 class NoisyCyclesSpec:
-    """Noisy cycles: the state usually follows a cycle through all states; equally many states share each symbol.
+    """HMMs that usually follow a cycle through all S states; each of the V symbols is shared by S/V states.
 
     transition[s] = follow * (one-hot successor of s on the cycle) + (1 - follow) * uniform
     emission[s] = show * (one-hot symbol of s) + (1 - show) * uniform
 
-    Under the stationary distribution all symbols are equally likely.
-
     Attributes:
         num_states: number of states S, a multiple of num_symbols.
         num_symbols: number of symbols V.
-        follow: probability of following the cycle.
-        show: probability of emitting the state's symbol.
+        follow: weight of the successor in `transition`.
+        show: weight of the state's symbol in `emission`.
         seed: seed of the cycles; cycle m depends on (seed, m) only.
     """
 
@@ -53,7 +51,7 @@ class NoisyCyclesSpec:
 
     def require_room(self, num_components: int) -> None:
         size = num_components * self.num_states * (self.num_states + self.num_symbols)
-        advice = "take fewer components, or a smaller num_states or num_symbols"
+        advice = "reduce the number of components, num_states or num_symbols"
         require_memory(f"process ({num_components} components)", 8 * size, advice)
 
     def initial(self, num_components: int) -> Float64[Tensor, "component state"]:
@@ -61,7 +59,7 @@ class NoisyCyclesSpec:
         return initial_S.expand(num_components, -1)
 
     def cycles(self, numbers: NDArray[np.int64]) -> Int64[Tensor, "cycle state"]:
-        """Return `[m, s]` = the state after s on cycle numbers[m], drawn uniformly from the (S - 1)! cycles."""
+        """Return `[m, s]` = the state after s on the cycle with number numbers[m]; each cycle is uniform."""
         order = random_permutations(philox_key(self.seed, "cycle"), numbers, 1, self.num_states)[:, 0]
         following = np.empty_like(order)
         np.put_along_axis(following, order, np.roll(order, -1, 1), 1)
@@ -80,7 +78,7 @@ def mostly(choices: Int64[Tensor, "*row"], num_outcomes: int, probability: float
 
 @dataclass(frozen=True, kw_only=True)
 class AliasedSpec(NoisyCyclesSpec):
-    """Noisy cycles in which the symbol of state s is s mod V."""
+    """HMMs with noisy cycles, in which state s usually emits symbol s mod V."""
 
     def components(self, numbers: NDArray[np.int64]) -> tuple[Tensor, Tensor, Tensor]:
         self.require_room(len(numbers))
@@ -93,7 +91,7 @@ class AliasedSpec(NoisyCyclesSpec):
 @registry.process("aliased-cycles")
 @dataclass(frozen=True, kw_only=True)
 class AliasedCyclesSpec(AliasedSpec):
-    """One noisy cycle on S states; each of V symbols is shared by S / V states.
+    """An HMM that usually follows a cycle through its S states; each of V symbols is shared by S/V states.
 
     Source: this project.
     """
@@ -106,9 +104,9 @@ class AliasedCyclesSpec(AliasedSpec):
 @registry.process("aliased-cycles-mixture")
 @dataclass(frozen=True, kw_only=True)
 class AliasedCyclesMixtureSpec(AliasedSpec):
-    """A pool of equally likely noisy cycles in which state s usually emits symbol s mod V.
+    """A pool of equally likely HMMs with noisy cycles, in which state s usually emits symbol s mod V.
 
-    Component m depends on (seed, m) only. For held-out HMMs, set `first_component` above the training pool's numbers.
+    A held-out pool starts at a `first_component` beyond the training pool.
 
     Source: this project.
     """

@@ -1,4 +1,4 @@
-"""Deterministic automata driven by uniform symbols."""
+"""Deterministic automata that read uniform random symbols."""
 
 import itertools
 from dataclasses import dataclass
@@ -28,7 +28,7 @@ def automaton(next_state_SV: Int64[Tensor, "state symbol"], *, title: str, sourc
 @registry.process("random-automaton")
 @dataclass(frozen=True, kw_only=True)
 class RandomAutomatonSpec:
-    """A deterministic automaton with uniform random transitions, driven by uniform symbols.
+    """A deterministic automaton with a uniform random transition table and uniform random symbols.
 
     Source: the semiautomata of Liu, Ash, Goel, Krishnamurthy and Zhang (2023).
     """
@@ -42,7 +42,7 @@ class RandomAutomatonSpec:
         require(1 <= self.num_states <= 4096, "num_states", "must be in [1, 4096]", self.num_states)
         require(1 <= self.num_symbols <= 4096, "num_symbols", "must be in [1, 4096]", self.num_symbols)
         size = self.num_states * self.num_symbols
-        require(size <= 65536, "num_symbols", "times num_states must be at most 65536", size)
+        require(size <= 65536, "num_symbols", "num_symbols * num_states must be at most 65536", size)
 
     def build(self) -> LabelledHMM:
         drawn = numpy_generator(self.seed, "automaton").integers(
@@ -56,8 +56,8 @@ class RandomAutomatonSpec:
 class WordProblemSpec:
     """The word problem of a finite group: symbols are group elements; the state is the product of the symbols so far.
 
-    State t = symbol_t * state_{t-1}; the first state is the identity (element 0). `num_generators` > 0 restricts
-    symbols to that many random elements. The word problem of A5 or S5, which are not solvable, is complete for NC1.
+    State t = symbol_t * state_{t-1}, from the identity (element 0); `num_generators` > 0 allows only this number of
+    random symbols, without the identity. The word problem of A5 or S5, which are not solvable, is complete for NC1.
 
     Source: Barrington (1989); used as a test of state tracking by Merrill, Petty and Sabharwal (2024).
     """

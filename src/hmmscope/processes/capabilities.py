@@ -48,8 +48,8 @@ class PriorProcess(NamedTuple):
     """The process that the Bayes-optimal predictor assumes.
 
     Attributes:
-        process: the assumed source of samples.
-        weight: probability, under `process`, that a sample belongs to the pool from which samples are drawn.
+        process: assumed process of the samples.
+        weight: probability, under `process`, of the pool that in fact generates the samples.
     """
 
     process: Any
@@ -79,7 +79,7 @@ class ObserverOutput(Shown):
     Attributes:
         predicted_observation: P(o_t | o_0..o_{t-1}) (batch, time, symbol), or E[o_t | o_0..o_{t-1}] for vectors.
         next_observation: P(o_{t+1} | o_0..o_t), or E[o_{t+1} | o_0..o_t] for vectors.
-        log_likelihood_terms: log P(o_t | o_0..o_{t-1}) or log density (batch, time), nats.
+        log_likelihood_terms: log P(o_t | o_0..o_{t-1}) (batch, time), nats; log density for vectors.
         probs: other distributions (batch, time, outcome), such as "belief".
         vectors: other vectors (batch, time, ...), such as the "mean" of a state.
     """
@@ -92,7 +92,7 @@ class ObserverOutput(Shown):
 
     @property
     def belief(self) -> Tensor | None:
-        """The entry "belief", "vector" or "mean" of this output, or None."""
+        """The first of the entries "belief", "vector" and "mean" that this output has, or None."""
         return self.probs.get("belief", self.vectors.get("vector", self.vectors.get("mean")))
 
     @classmethod
@@ -105,7 +105,7 @@ class ObserverOutput(Shown):
         """Build the output for T observations from T + 1 predictive distributions.
 
         Raises:
-            InputError: a row does not sum to one (or to zero, after an impossible past).
+            InputError: a row is not a distribution (or, after an impossible past, zero).
         """
         for name, law in {"predicted": predicted, **laws}.items():
             total = law.sum(-1)
@@ -113,7 +113,7 @@ class ObserverOutput(Shown):
             if bool(wrong.any()):
                 place = wrong.nonzero()[0].tolist()
                 raise InputError(
-                    f"observe: {name}{place} must be a distribution, but sums to {float(total[tuple(place)]):g}"
+                    f"observe: {name}{place} must be nonnegative with sum 1, but sums to {float(total[tuple(place)]):g}"
                 )
         terms = predicted[:, :-1].gather(2, observations[..., None])[..., 0].log()
         return cls(predicted[:, :-1], predicted[:, 1:], terms, laws)

@@ -14,8 +14,7 @@ from hmmscope.processes.process import Process
 def product(first: HMM | LabelledHMM, second: HMM | LabelledHMM) -> HMM | LabelledHMM:
     """Return the process that emits pairs of symbols of two independent processes.
 
-    Symbols v and w form the symbol v * (number of symbols of `second`) + w; pairs of states are numbered in the same
-    way.
+    The pair (v, w) is the symbol v * (number of symbols of `second`) + w; pairs of states are numbered likewise.
     """
     title = f"{first.title or 'process'} x {second.title or 'process'}"
     initial = torch.kron(first.initial, second.initial)

@@ -24,11 +24,11 @@ _NEW = {"new-cycles": (1, 0), "new-emissions": (0, 1), "new": (1, 1)}
 
 
 class ComposedCycles(Mixture):
-    """A mixture of pairs (cycle, emission matrix) with equal probabilities.
+    """A mixture of equally likely HMMs, each composed of a cycle and an emission matrix.
 
     Attributes:
-        pairs_M: number of the cycle and of the emission matrix of each component (component, 2).
-        spec: spec of the pool.
+        pairs_M: numbers of the cycle and the emission matrix of each component (component, 2).
+        spec: fields of the pool.
     """
 
     stored_name = "ComposedCycles"
@@ -53,7 +53,7 @@ class ComposedCycles(Mixture):
 
     @cached_property
     def prior(self) -> PriorProcess | None:  # type: ignore[override]
-        """Prior over all pairs of cycles and emissions if this pool contains held-out pairs, else None."""
+        """Prior over all pairs of a cycle and an emission matrix if this pool is "held-out", else None."""
         if self.spec.pool != "held-out":
             return None
         everything = replace(self.spec, pool="all").build()
@@ -65,13 +65,13 @@ class ComposedCycles(Mixture):
 class ComposedCyclesSpec(NoisyCyclesSpec):
     """A pool of equally likely HMMs, chosen from the K^2 pairs of K noisy cycles and K balanced emission matrices.
 
-    Each of the V symbols is emitted by S / V random states of the S states. Cycle number a depends on (seed, a) only,
-    emission number b on (seed, b), and the split into training and held-out pairs on (seed, K).
+    In a balanced matrix each of V symbols is the usual symbol of S/V random states. Cycle a depends on (seed, a)
+    only, emission matrix b on (seed, b), and the split into training and held-out pairs on (seed, K).
 
     Attributes:
         num_parts: number K of cycles, and of emission matrices.
-        pool: "train" (a random half of the pairs), "held-out" (the other half), "all"; or pairs with K other cycles
-            ("new-cycles"), with K other emission matrices ("new-emissions") or with both ("new").
+        pool: "train" (a random half of the K^2 pairs), "held-out" (the other half), "all" (all pairs), or K^2 pairs
+            with new cycles ("new-cycles"), new emission matrices ("new-emissions") or new cycles and matrices ("new").
 
     Source: this project.
     """

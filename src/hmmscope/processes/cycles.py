@@ -1,4 +1,4 @@
-"""Random cycles on states, and systems driven by uniform symbols."""
+"""Random cycles of states, and processes with uniform random actions."""
 
 import math
 from collections.abc import Sequence
@@ -20,13 +20,13 @@ _DRAWS = 100
 
 @dataclass(frozen=True, kw_only=True)
 class CyclesSpec:
-    """Sizes and seed of the Cyclic processes: one cycle through all states for each action.
+    """Fields of `cyclic-det`, `cyclic-hard` and `cyclic-rnd`: each action has a cycle through all states.
 
     Attributes:
-        num_states: number of states n.
-        num_symbols: number of actions m.
+        num_states: number of states.
+        num_symbols: number of actions.
         distinct: True if no two actions have the same cycle.
-        group_order: required order of the group that the cycles generate (60 for A5); 0 for any.
+        group_order: required order of the group that the cycles generate (60 for A5); 0 for any order.
         seed: seed of the cycles.
     """
 
@@ -73,7 +73,7 @@ class CyclesSpec:
 def random_cycles(
     seed: int, num_states: int, num_actions: int, *, distinct: bool = False
 ) -> Int64[Tensor, "action state"]:
-    """Draw one uniform random cycle per action; a cycle does not depend on the number of actions.
+    """Draw one uniform random cycle per action.
 
     cycle[order[j]] = order[j + 1 mod num_states] for a uniform permutation `order`
     """
@@ -104,7 +104,7 @@ def group_order(permutations_AS: Int64[Tensor, "action state"], *, limit: int = 
         new = list(products - found)
         found |= products
         if len(found) > limit:
-            raise InputError(f"permutations: the group has more than {limit} elements")
+            raise InputError(f"permutations: must generate a group of at most {limit} elements")
     return len(found)
 
 
@@ -116,9 +116,9 @@ def _generate(permutations_AS: Int64[Tensor, "action state"], order: int) -> boo
 
 
 def never_meeting_pairs(cycles_AS: Int64[Tensor, "action state"]) -> list[tuple[int, int]]:
-    """Return pairs of states that never meet if both step along the same cycles, each forward or backward.
+    """Return pairs of starts that never meet under the same actions, each moving forward or backward.
 
-    An observer never forgets in which of two such states the system started. With an odd number of states there are none.
+    Beliefs from the two starts of a pair stay distinct forever.
     """
     num_states = cycles_AS.shape[1]
     moves = [(cycle, cycle.argsort()) for cycle in cycles_AS]
@@ -140,7 +140,7 @@ def driven(
     title: str = "",
     source: str = "",
 ) -> LabelledHMM:
-    """Build a system that starts in state 0 and is driven by uniform actions.
+    """Build an HMM that starts in state 0 and moves by uniform random actions.
 
     labelled[a] = kernels[a] / num_actions
 

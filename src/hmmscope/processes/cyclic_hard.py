@@ -13,7 +13,7 @@ from hmmscope.schema import require
 @registry.process("cyclic-hard")
 @dataclass(frozen=True, kw_only=True)
 class CyclicHardSpec(CyclesSpec):
-    """Cyclic-DET with rare queries of the state: after the symbol * comes the name of the state.
+    """The process `cyclic-det` with rare queries: the symbol after `*` names the state.
 
     stage 0 -> 0 with probability 1 - prediction_rate: a uniform action moves the state
             -> 1 with probability prediction_rate: the symbol *
@@ -23,9 +23,9 @@ class CyclicHardSpec(CyclesSpec):
     Symbols are the actions, then `*`, then the state names. Hidden state stage * num_states + s is the pair (s, stage).
 
     Attributes:
-        prediction_rate: probability of `*` after an action; 1 / length in [Limits].
+        prediction_rate: probability of `*` in stage 0; 1 / (sequence length) in [Limits].
 
-    Source: [Limits] §2.2, App. B and C (Cyclic-HARD). As in App. B, and unlike §2.2, each action moves the state once.
+    Source: [Limits] §2.2, App. B and C (Cyclic-HARD). Each action moves the state once, as in App. B (§2.2 differs).
     """
 
     prediction_rate: float = 1 / 120
@@ -34,7 +34,7 @@ class CyclicHardSpec(CyclesSpec):
         super().__post_init__()
         require(0 < self.prediction_rate <= 1, "prediction_rate", "must be in (0, 1]", self.prediction_rate)
         edges = (self.num_symbols + 1 + self.num_states) * 3 * self.num_states
-        require(edges <= 65536, "num_states", "must give at most 65536 pairs (symbol, next state)", edges)
+        require(edges <= 65536, "num_states", "must give at most 65536 pairs (symbol, hidden state)", edges)
 
     def build(self) -> LabelledHMM:
         size, num_actions = self.num_states, self.num_symbols

@@ -13,11 +13,11 @@ from hmmscope.schema import require
 @registry.process("cyclic-rnd")
 @dataclass(frozen=True, kw_only=True)
 class CyclicRndSpec(CyclesSpec):
-    """Cyclic-DET with noise: with probability `backward_probability` the state moves to its predecessor on the cycle.
+    """`cyclic-det` with noise: with probability `backward_probability` the state steps backward on the cycle.
 
     kernel[a] = (1 - backward_probability) * cycle[a] + backward_probability * inverse cycle[a]
 
-    Symbols are independent of the state, so the belief spreads to the uniform distribution.
+    Symbols are independent of the state, so the entropy of the belief never decreases.
 
     Attributes:
         backward_probability: probability of a backward step, 0.01 in [Limits], and 0.03 to 0.15 in its Table 1.

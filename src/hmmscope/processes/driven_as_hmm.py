@@ -1,4 +1,4 @@
-"""Input-driven systems as state-emitting HMMs."""
+"""Edge-emitting HMMs as state-emitting HMMs."""
 
 from typing import Literal
 
@@ -11,14 +11,12 @@ from hmmscope.processes.labelled import LabelledHMM
 
 
 def augment(process: LabelledHMM, pairing: Literal["post", "pre"] = "post") -> HMM:
-    """Convert a system to an HMM with hidden states (s, v), numbered v * num_states + s, that emit v.
+    """Convert a process to an HMM in which state (s, v), numbered v * num_states + s, emits symbol v.
 
     post: transition[(s, v), (s', v')] = labelled[v', s, s'];  initial[(s', v')] = sum_s initial[s] * labelled[v', s, s']
     pre:  transition[(s, v), (s', v')] = P(s' | s, v) * P(v' | s');  initial[(s, v)] = initial[s] * P(v | s)
 
-    The state s in the pair at time t follows (`post`) or precedes (`pre`) observation t.
-
-    Both pairings have the system's distribution of observations.
+    At time t, s is the state after (`post`) or before (`pre`) observation t. Observations keep their distribution.
 
     Source: [Limits] Prop. A.1, which combines the transition of `pre` with the state sequence of `post`.
 

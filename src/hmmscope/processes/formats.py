@@ -33,7 +33,7 @@ def write_file(path: Path, texts: Mapping[str, Any], arrays: Mapping[str, Tensor
         raise RefusedError(f"{path}: exists; choose another name")
     size = sum(tensor.numel() for tensor in arrays.values())
     if path.suffix == ".json" and size > _MOST_IN_JSON:
-        raise InputError(f"path: {size} numbers are too many for JSON; use .safetensors")
+        raise InputError(f"path: {size} numbers are too many for a .json file; use .safetensors")
     if path.suffix == ".json":
         store.write_json(path, {**texts, **{field: tensor.tolist() for field, tensor in arrays.items()}})
     elif path.suffix == ".safetensors":
@@ -47,5 +47,5 @@ def write_file(path: Path, texts: Mapping[str, Any], arrays: Mapping[str, Tensor
 def _read_json(path: Path) -> dict[str, Any]:
     data = store.read_json(path)
     if not isinstance(data, dict):
-        raise InputError(f"{path.name}: must be an object with initial, transition and emission")
+        raise InputError(f"{path.name}: must be a JSON object with fields such as initial, transition and emission")
     return data

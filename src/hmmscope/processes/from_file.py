@@ -12,12 +12,12 @@ from hmmscope.processes.process import Process
 @registry.process("file")
 @dataclass(frozen=True, kw_only=True)
 class FileSpec:
-    """A process from a file (.json, .npz, .safetensors), or a shipped process by name.
+    """A process from a file (.json, .npz, .safetensors), or shipped with the library.
 
     Attributes:
-        path: path of the file, or name of the process.
+        path: path of the file, or name of a shipped process.
         allow_drop_tiny: see `HMM`.
-        digest: digest that the process must have; empty for any.
+        digest: required digest of the process; empty for any process.
     """
 
     #: A run stores a copy of the process in its folder.
@@ -38,7 +38,7 @@ class FileSpec:
 @registry.process("given")
 @dataclass(frozen=True, kw_only=True)
 class ObjectSpec:
-    """A process given as an object; a run stores a copy.
+    """A process given as a Python object; a run stores a copy.
 
     Attributes:
         kind: class name of the process, such as HMM or Mixture.
@@ -60,8 +60,8 @@ class ObjectSpec:
     def build(self) -> Process:
         if self.process is None:
             raise InputError(
-                f"process: was a {self.kind} object ({self.digest[:12]}) and is not stored here; pass the object again, or "
-                "save it and give the path"
+                f"process: the {self.kind} object with digest {self.digest[:12]} is not stored here; pass it again, or "
+                "save it and pass its path"
             )
         process: Process = self.process
         return process

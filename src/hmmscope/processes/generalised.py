@@ -30,11 +30,11 @@ _MOST_WORDS = 20_000
 
 
 class GeneralisedHMM(Process):
-    """A process with the formulas of a `LabelledHMM`, but matrices that may have negative entries.
+    """A process defined like a `LabelledHMM`, but with matrices that may have negative entries:
 
         P(o_0 .. o_T) = initial · labelled[o_0] ··· labelled[o_T] · (1, .., 1)
 
-    A predictive vector, the normalized initial · labelled[o_0] ··· labelled[o_t], replaces the belief state.
+    The predictive vector, initial · labelled[o_0] ··· labelled[o_t] divided by its sum, replaces the belief.
 
     Attributes:
         initial, labelled: float64 arrays.
@@ -45,7 +45,8 @@ class GeneralisedHMM(Process):
         title, source: free text.
 
     Raises:
-        InputError: shapes or sums are wrong, or one of the 20,000 shortest words has a negative probability.
+        InputError: shapes or sums are wrong, or a sequence (of length L with num_symbols^L <= 20,000) has a negative
+            probability.
 
     Source: Upper (1997); the observable operator models of Jaeger (2000).
     """
@@ -62,7 +63,7 @@ class GeneralisedHMM(Process):
         require_shape("initial", first, (None,))
         require_shape("labelled", matrices, (None, len(first), len(first)))
         if not (np.isfinite(first).all() and np.isfinite(matrices).all() and matrices.size):
-            raise InputError("labelled: must be finite numbers for at least one symbol and one dimension")
+            raise InputError("initial and labelled: must be finite numbers for at least one symbol and one state")
         for name, total in (("initial", first.sum()), *_row_sums(matrices)):
             require(abs(total - 1) < 1e-9, name, "must sum to 1 within 1e-09", float(total))
         self.initial, self.labelled = torch.from_numpy(first), torch.from_numpy(matrices)
@@ -73,13 +74,13 @@ class GeneralisedHMM(Process):
         while len(words) * self.num_symbols <= _MOST_WORDS:
             words = torch.einsum("bi,vij->bvj", words, self.labelled).flatten(0, 1)
             least = float(words.sum(1).min())
-            require(least > -ROUNDING, "labelled", "must give every word a probability of at least 0", least)
+            require(least > -ROUNDING, "labelled", "must give every symbol sequence a probability >= 0", least)
             if self.num_symbols == 1:
                 break
 
     @classmethod
     def in_frame(cls, start: Tensor, step: Tensor, end: Tensor, frame: Tensor, **named: str) -> "GeneralisedHMM":
-        """Build the process with P(o_0 .. o_T) = start · step[o_0] ··· step[o_T] · end; rows of `frame` are its basis.
+        """Build the process with P(o_0 .. o_T) = start · step[o_0] ··· step[o_T] · end in the basis `frame`.
 
         Args:
             start, end: vectors (S,).
@@ -105,7 +106,7 @@ class GeneralisedHMM(Process):
     def sample_paths(
         self, indices: NDArray[np.int64], reset_mask: NDArray[np.bool_], seed: int, stream: str = "corpus"
     ) -> SampledPaths:
-        """Draw symbols by inverting their cumulative conditional distribution; states are zeros."""
+        """Draw symbols by inverting their cumulative conditional distribution; all states are zero."""
         check_samples(indices)
         drawn = uniforms(philox_key(seed, stream), indices, len(reset_mask), 1)[..., 0]
         symbols = generalised_paths(self.initial.numpy(), self.labelled.numpy(), drawn, reset_mask, ROUNDING)
@@ -140,7 +141,7 @@ class BlochWalkSpec:
     The Kraus operators are (alpha 1 ± beta σ) / √(4 (alpha² + beta²)) with the Pauli matrices σ = σ_z (symbols 0, 1)
     and σ_x (symbols 2, 3).
 
-    Source: Riechers, Elliott and Shai (2025), with alpha 1 and beta √51.
+    Source: Riechers, Elliott and Shai (2025), who use alpha 1 and beta √51.
     """
 
     alpha: float = 1.0
@@ -168,8 +169,8 @@ class BlochWalkSpec:
 class PostQuantumSpec:
     """A process of dimension three that no finite-dimensional quantum model generates.
 
-    The predictive vector is (x, 1, ln x). Symbols 1 and 2 multiply x by `grow` and `shrink`; symbol 0 has weight x - 1
-    - ln x and resets x to 1.
+    After the first 0 the predictive vector is proportional to (x, 1, ln x). Symbols 1 and 2 multiply x by `grow` and
+    `shrink`; symbol 0 has weight x - 1 - ln x and resets x to 1.
 
     Source: after Fanizza, Lumbreras and Winter (2024); ln(`grow`) / ln(`shrink`) must be irrational.
     """
@@ -208,8 +209,8 @@ def _leading(matrix: Tensor) -> tuple[float, Tensor]:
 class ProbabilityClockSpec:
     """A process of dimension three that no finite HMM generates if `angle` is no rational multiple of 2π.
 
-    Symbol 1 rotates a vector by `angle` (radians) and damps it; symbol 0 resets it. P(0 after n ones) oscillates in n
-    with amplitude `height`.
+    Symbol 1 rotates a vector by `angle` (radians) and multiplies it by `damping`; symbol 0 resets it. After a reset,
+    P(n ones) = damping^n (1 + height cos(n angle)) / (1 + height).
 
     Source: the probability clock of Jaeger (2000).
     """

@@ -16,10 +16,10 @@ from hmmscope.seeds import check_seed, numpy_generator
 @registry.process("ginc")
 @dataclass(frozen=True, kw_only=True)
 class GINCSpec:
-    """A mixture like GINC; its hidden states are pairs (property, entity), which a random table maps to symbols.
+    """A mixture like GINC (see Source); a random table maps hidden states, pairs (property, entity), to symbols.
 
     Components (concepts) differ in the transition matrix of properties, a convex combination of random permutations.
-    An entity stays with probability `stay`. Property 0 always emits symbol 0.
+    An entity stays with probability >= `stay`. Property 0 always emits symbol 0.
 
     Source: Xie, Raghunathan, Liang and Ma (2022), with smaller sizes and a uniform start.
     """

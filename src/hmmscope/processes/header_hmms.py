@@ -32,15 +32,15 @@ _ATTEMPTS = 2**12
 
 
 class HeaderHMMs(HMMPerSample):
-    """A new HMM for each sample, with a uniform initial distribution and rows in multiples of 1 / denominator.
+    """A new HMM for each sample, with a uniform initial state and other probabilities in multiples of 1/denominator.
 
-    A header contains all numerators of a row except the last. The Bayes optimum is known only in the layout `header`.
+    A header lists the numerators of each row except the last. Exact predictions exist only in the layout `header`.
     """
 
     stored_name = "ToldHMMs"
 
     no_optimum_reason: ClassVar[str | None] = (
-        "the integral over the HMMs of the prior has no closed form; use the layout header, which states the HMM"
+        "the integral over all HMMs of the prior has no closed form; use the layout header, which encodes the HMM"
     )
     file_format = "hmmscope-told-hmms"
 
@@ -100,13 +100,13 @@ def round_rows(rows: Matrices, denominator: int, least: int = 0) -> NDArray[np.i
 
 @dataclass(frozen=True, kw_only=True)
 class HeaderSpec:
-    """A family of numbered HMMs with probabilities rounded for a header.
+    """A family of numbered HMMs with probabilities of one denominator.
 
     Attributes:
         num_states: number of states S.
         num_symbols: number of symbols V.
         denominator: denominator of all probabilities, a power of two.
-        least: smallest numerator of a probability.
+        least: smallest allowed numerator.
         seed: seed of the HMMs; component m depends on (seed, m) only.
     """
 
@@ -123,7 +123,7 @@ class HeaderSpec:
         power = 2 <= self.denominator <= 2**16 and self.denominator & (self.denominator - 1) == 0
         require(power, "denominator", "must be a power of two in [2, 65536]", self.denominator)
         most = self.denominator // max(self.num_states, self.num_symbols)
-        rule = f"must be in [0, {most}], for rows of {max(self.num_states, self.num_symbols)} entries"
+        rule = f"must be in [0, {most}], because rows have up to {max(self.num_states, self.num_symbols)} entries"
         require(0 <= self.least <= most, "least", rule, self.least)
 
     def draw(self, numbers: NDArray[np.int64]) -> tuple[Matrices, Matrices]:
@@ -166,7 +166,7 @@ def _check_shares(spec: object, *fields: str) -> None:
 @registry.process("told-hmms")
 @dataclass(frozen=True, kw_only=True)
 class HeaderHMMsSpec(HeaderSpec):
-    """A new HMM for each sample with Dirichlet rows rounded to sixteenths, which the layout `header` encodes exactly.
+    """A new HMM for each sample; the layout `header` encodes its Dirichlet rows, multiples of 1/denominator, exactly.
 
     Attributes:
         transition_concentration, emission_concentration: concentrations of the Dirichlet rows.
@@ -215,7 +215,7 @@ class HeaderHMMsSpec(HeaderSpec):
 @registry.process("told-sparse-hmms")
 @dataclass(frozen=True, kw_only=True)
 class HeaderSparseHMMsSpec(HeaderSpec):
-    """Like `told-hmms`, with at most `support` nonzero entries in each row.
+    """A new sparse HMM for each sample, with probabilities in multiples of 1/denominator.
 
     Attributes:
         support: largest number of nonzero entries in a row.
@@ -225,7 +225,7 @@ class HeaderSparseHMMsSpec(HeaderSpec):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require(self.least == 0, "least", "must be 0, because most entries are 0", self.least)
+        require(self.least == 0, "least", "must be 0, because entries outside the support are 0", self.least)
         most = min(self.num_states, self.num_symbols)
         require(1 <= self.support <= most, "support", f"must be in [1, {most}]", self.support)
 
@@ -244,11 +244,11 @@ class HeaderSparseHMMsSpec(HeaderSpec):
 @registry.process("told-cycles")
 @dataclass(frozen=True, kw_only=True)
 class HeaderCyclesSpec(HeaderSpec):
-    """A new noisy cycle for each sample, with probabilities in sixteenths; equally many states share each symbol.
+    """A new HMM with a noisy cycle for each sample, with probabilities in multiples of 1/denominator.
 
     Attributes:
-        follow: each state's probability of following the cycle is drawn from [follow, 1].
-        show: each state's probability of emitting its symbol is drawn from [show, 1].
+        follow: the weight of the cycle in each transition row is uniform on [follow, 1].
+        show: the weight of the state's symbol in each emission row is uniform on [show, 1].
     """
 
     follow: float = 0.75
@@ -269,10 +269,10 @@ class HeaderCyclesSpec(HeaderSpec):
 @registry.process("told-sharp-hmms")
 @dataclass(frozen=True, kw_only=True)
 class HeaderSharpHMMsSpec(HeaderSpec):
-    """A new nearly deterministic HMM for each sample, with probabilities in sixteenths.
+    """A new nearly deterministic HMM for each sample, with probabilities in multiples of 1/denominator.
 
     Attributes:
-        sharp: the largest entry of each row is drawn from [sharp, 1].
+        sharp: the weight of one entry of each row is uniform on [sharp, 1].
     """
 
     sharp: float = 0.875
@@ -294,10 +294,10 @@ class HeaderSharpHMMsSpec(HeaderSpec):
 @registry.process("told-slow-hmms")
 @dataclass(frozen=True, kw_only=True)
 class HeaderSlowHMMsSpec(HeaderSpec):
-    """A new slowly mixing HMM for each sample, with probabilities in sixteenths.
+    """A new slowly mixing HMM for each sample, with probabilities in multiples of 1/denominator.
 
     Attributes:
-        stay: the self-transition probabilities are drawn from [stay, 1].
+        stay: the weight of the self-transition in each row is uniform on [stay, 1].
         emission_concentration: concentration of the Dirichlet emission rows.
     """
 

@@ -21,22 +21,22 @@ _LISTED = 40
 
 
 class HMM(Process):
-    """A state-emitting hidden Markov model, quantised to multiples of 2^-32.
+    """A state-emitting hidden Markov model with probabilities rounded to multiples of 2^-32.
 
     state_0 ~ initial;  state_{t+1} ~ transition[state_t];  observation_t ~ emission[state_t]
 
     Attributes:
         initial, transition, emission: float64; `emission[i, v]` = P(symbol v given state i).
-        quantisation_change: largest change of a probability.
-        quantisation_distance: upper bound of the KL divergence from the given distribution, nats per symbol.
-        symbols, states, title, source: as the arguments.
+        quantisation_change: largest change of a probability by rounding.
+        quantisation_distance: upper bound of KL(rounded||given process), nats per symbol.
+        symbols, states, title, source: see the arguments.
         read_options: options with which the data of a fitted HMM were read.
 
     Args:
         initial, transition, emission: arrays (S,), (S, S) and (S, V) with rows that sum to 1.
         symbols, states: names of the V symbols and S states, or None.
         title, source: free text.
-        allow_drop_tiny: True rounds positive probabilities below 2^-32 to the nearer of 0 and 2^-32, not up.
+        allow_drop_tiny: True rounds positive probabilities below 2^-32 to the nearer of 0 and 2^-32, False to 2^-32.
 
     Raises:
         InputError: a name or a row is invalid (see `Quantiser`).
@@ -78,7 +78,7 @@ class HMM(Process):
         return HMM(initial, self.transition, self.emission, allow_drop_tiny=True)
 
     def replaced(self, **arrays: Any) -> "HMM":
-        """Return the process with other arrays."""
+        """Return the process with `arrays` replaced."""
         return HMM(**self.file_tensors() | arrays, symbols=self.symbols, states=self.states, allow_drop_tiny=True)
 
     def card(self) -> list[str]:
@@ -137,13 +137,13 @@ def texts(data: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def matched_by_name(start: Any, names: Sequence[str] | None, field: str = "symbols") -> Any:
-    """Return the process with symbols or inputs in the order of `names`; raise InputError if it has other names."""
+    """Return `start` with symbols or inputs in the order of `names`; raise InputError if `start` has other names."""
     own = getattr(start, field, None)
     if own is None or names is None or tuple(own) == tuple(names) or "emission" not in start.file_arrays:
         return start
     if sorted(own) != sorted(names):
         ours, theirs = (", ".join(map(in_brief, some[:6])) + ", ..." * (len(some) > 6) for some in (own, names))
-        remedy = "; pass the same symbols= for both" if field == "symbols" else ""
+        remedy = "; pass the same symbols= for the source as for start" if field == "symbols" else ""
         raise InputError(f"start: has the {field} {ours}, but the source has {theirs}{remedy}")
     order, arrays = [own.index(one) for one in names], start.file_tensors()
     if field == "symbols":

@@ -42,14 +42,14 @@ class HMMFamily(Protocol):
 
 
 class HMMPerSample(Process):
-    """A process that draws a new HMM for each sample, so a model cannot memorize HMMs.
+    """A process that draws a new HMM for each sample.
 
-    A sample's HMM has the number (sample number) + 2^40 * (code of the random stream). The Bayes optimum is unknown.
+    A sample's HMM has the number (sample number) + 2^40 * (code of the random stream). Exact predictions are unknown.
     """
 
     stored_name = "FreshHMMs"
 
-    no_optimum_reason: ClassVar[str | None] = "the integral over HMMs of the prior has no closed form"
+    no_optimum_reason: ClassVar[str | None] = "the integral over all HMMs of the prior has no closed form"
     file_format = "hmmscope-fresh-hmms"
     file_fields = ("spec",)
 
@@ -71,7 +71,7 @@ class HMMPerSample(Process):
     def file_texts(self) -> dict[str, Any]:
         name = getattr(self.spec, "name", None)
         if name is None:
-            raise InputError("path: the spec of this pool is not registered, so the pool cannot be saved; register it")
+            raise InputError("path: the pool cannot be saved, because its spec is not registered; use registry.process")
         return {"spec": {"name": name, **spec_to_data(self.spec)}}
 
     @classmethod
@@ -120,7 +120,7 @@ class HMMPerSample(Process):
 @registry.process("fresh-hmms")
 @dataclass(frozen=True, kw_only=True)
 class HMMPerSampleSpec(DirichletSpec):
-    """A new HMM with Dirichlet rows for each sample: `random-mixture` with an unlimited number of components."""
+    """A new HMM with Dirichlet rows for each sample: `random-mixture` with unlimited components."""
 
     num_states: int = 8
     num_symbols: int = 8
@@ -132,14 +132,14 @@ class HMMPerSampleSpec(DirichletSpec):
 @registry.process("fresh-aliased-cycles")
 @dataclass(frozen=True, kw_only=True)
 class AliasedCyclesPerSampleSpec(AliasedSpec):
-    """A new noisy cycle for each sample: `aliased-cycles-mixture` with an unlimited number of components."""
+    """A new HMM with a noisy cycle for each sample: `aliased-cycles-mixture` with unlimited components."""
 
     def build(self) -> HMMPerSample:
         return HMMPerSample(self)
 
 
 class MarkovChainPerSample(HMMPerSample):
-    """A new observed Markov chain for each sample, with Dirichlet rows; see `polya_urn` for its exact optimum.
+    """A new observed Markov chain with Dirichlet rows for each sample; predictions are exact (module `polya_urn`).
 
     Attributes:
         concentration: concentration of the Dirichlet rows.
@@ -164,7 +164,7 @@ class MarkovChainPerSample(HMMPerSample):
 @registry.process("fresh-markov-chains")
 @dataclass(frozen=True, kw_only=True)
 class MarkovChainPerSampleSpec(DirichletSpec):
-    """A new observed Markov chain with Dirichlet rows for each sample; the Bayes-optimal prediction is exact.
+    """A new observed Markov chain with Dirichlet rows for each sample.
 
     The process is `markov-mixture` with infinitely many components; `emission_concentration` is ignored.
 

@@ -27,7 +27,7 @@ from hmmscope.sequences.read_options import ReadOptions
 
 
 class InputOutputHMM(Process):
-    """HMM with a transition and an emission matrix per input.
+    """An HMM with a transition and an emission matrix for each input.
 
     state_0 ~ initial;  state_t ~ transition[input_t, state_{t-1}];  observation_t ~ emission[input_t, state_t]
 
@@ -72,9 +72,9 @@ class InputOutputHMM(Process):
         given = (as_float64(*part) for part in (("transition", transition), ("emission", emission)))
         transition, emission = (torch.from_numpy(part[None] if part.ndim == 2 else part) for part in given)
         for name, part in (("transition", transition), ("emission", emission)):
-            require(part.ndim == 3, name, "must have the shape (input, state, outcome)", tuple(part.shape))
+            require(part.ndim == 3, name, "must have the shape ([input,] state, outcome)", tuple(part.shape))
         counts = {len(part) for part in (transition, emission)} - {1}
-        require(len(counts) <= 1, "emission", "must have one matrix per input, like transition", tuple(emission.shape))
+        require(len(counts) <= 1, "emission", "must have as many matrices as transition", tuple(emission.shape))
         self.num_inputs = counts.pop() if counts else 1
         transition, emission = (part.expand(self.num_inputs, -1, -1) for part in (transition, emission))
         self.transition = laws_of("transition", transition, (None, size, size))
@@ -86,17 +86,17 @@ class InputOutputHMM(Process):
         self.title, self.source = title, source
 
     def replaced(self, **arrays: Any) -> "InputOutputHMM":
-        """Return the process with other arrays."""
+        """Return the process with `arrays` replaced."""
         names: dict[str, Any] = {"symbols": self.symbols, "states": self.states, "inputs": self.inputs}
         return InputOutputHMM(**self.file_tensors() | arrays, **names)
 
     def given_inputs(
         self, observations: Int64[Tensor, "batch time"], inputs: object, mask_T: Bool[Tensor, " time"]
     ) -> tuple[Process, Int64[Tensor, "batch time"]]:
-        """Return a process without inputs whose symbols are triples (start, input, observation), and these triples.
+        """Return a process without inputs that emits triples (start, input, observation), and the triples' numbers.
 
         Args:
-            observations: Checked observations (batch, time), V where missing.
+            observations: Checked observations (batch, time); `num_symbols` where missing.
             inputs: Inputs in [0, U), with the shape of the observations.
             mask_T: True where a new sequence starts.
         """
@@ -110,7 +110,7 @@ class InputOutputHMM(Process):
         return _Driven(self, arrive_CSS * emission_UVS[given, distinct % missing][:, None]), numbers
 
     def checked_inputs(self, inputs: object, shape: tuple[int, ...]) -> Int64[Tensor, "batch time"]:
-        """Return checked inputs; a single row of inputs applies to all sequences."""
+        """Check and return inputs; a single row of inputs applies to all sequences."""
         refuse_masked("inputs", inputs)
         if isinstance(inputs, np.ndarray) and inputs.shape == shape and inputs.dtype.kind in "iu":
             inputs = torch.from_numpy(inputs.astype(np.int64))  # (batch, 1) is no column here
@@ -121,7 +121,7 @@ class InputOutputHMM(Process):
             said = str(error).replace("observations", "inputs")  # no input is missing
             raise InputError(said.partition(f"; {IF_MISSING}")[0]) from None
         parts = given[given != given.floor()].tolist() if given.is_floating_point() else []
-        require(not parts, "inputs", "must be whole numbers, without gaps", parts[:1])
+        require(not parts, "inputs", "must be whole numbers without missing values", parts[:1])
         if given.ndim == 2 and len(given) == 1:
             given = given.expand(shape[0], -1)
         require(tuple(given.shape) == tuple(shape), "inputs", f"must have the shape {tuple(shape)}", tuple(given.shape))
@@ -132,7 +132,7 @@ class InputOutputHMM(Process):
 
     @property
     def input_alphabet(self) -> Alphabet:
-        """The inputs with their names."""
+        """The alphabet of inputs."""
         return Alphabet(self.inputs, self.num_inputs)
 
     @property
@@ -141,7 +141,7 @@ class InputOutputHMM(Process):
         return self.inputs or tuple(f"input {u}" for u in range(self.num_inputs))
 
     def given_input(self, number: int) -> HMM:
-        """Return the HMM under one constant input."""
+        """Return the HMM for the constant input `number`."""
         arrays = self.initial, self.transition[number], self.emission[number]
         return HMM(*arrays, symbols=self.symbols, states=self.states, title=self.title, allow_drop_tiny=True)
 
@@ -159,12 +159,12 @@ class InputOutputHMM(Process):
         return SampledPaths(observations, states, None)
 
     def with_policy(self, policy: Any, *, first: Any = None, together: bool = False) -> Process:
-        """Draw the inputs at random; return the HMM that emits input_0, observation_0, input_1, ...
+        """Return the HMM that draws inputs from a policy and emits input_0, observation_0, input_1, ...
 
         The first U symbols are the inputs, and symbol U + v is observation v.
 
         Args:
-            policy, first: See `hmmscope.processes.policies.policy_rows`; `seen` is the last observation.
+            policy, first: See `hmmscope.processes.policies.policy_rows`, with `seen` the last observation.
             together: True returns a `LabelledHMM` that emits input u and observation v as the symbol u * V + v.
         """
         return (_as_pairs if together else _as_tokens)(self, policy, first)
@@ -216,11 +216,8 @@ def _as_tokens(hmm: InputOutputHMM, policy: Any, first: Any) -> HMM:
 
 
 def _as_pairs(hmm: InputOutputHMM, policy: Any, first: Any) -> LabelledHMM:
-    """Return the process with symbol u * V + v for input u with observation v.
-
-    State 0 starts a sequence. Other states are the S states, or pairs of a state and the inputs or observations on
-    which the policy depends.
-    """
+    """Return the process that emits input u and observation v as the symbol u * V + v."""
+    # states: 0 starts a sequence; then S states, paired with the last input and observation if the policy needs them
     size, count, num_seen = hmm.num_states, hmm.num_inputs, hmm.num_symbols
     rows_UVU, first_U = policy_rows(policy, first, count, num_seen)
     held = (1, count, count * num_seen)[np.ndim(policy) - 1]
@@ -246,13 +243,13 @@ def _drawn(rows: Float64[Tensor, "row outcome"], uniforms: Float64[Tensor, " row
 @registry.process("input-output")
 @dataclass(frozen=True, kw_only=True)
 class InputOutputSpec:
-    """A random input-output HMM with random inputs; tokens alternate input, observation, ...
+    """A random input-output HMM with random inputs; tokens alternate between inputs and observations.
 
-    The rows of all matrices are Dirichlet(1). An input repeats with probability `repeat`, else the next one is uniform.
+    The rows of all matrices are Dirichlet(1).
 
     Attributes:
         num_inputs, num_states, num_symbols: Numbers U, S and V of inputs, states and symbols.
-        repeat: Probability that an input repeats.
+        repeat: Probability of keeping the last input; otherwise the next input is uniform.
         seed: Seed of the rows.
         together: True emits each input and its observation as one token.
     """
@@ -269,7 +266,7 @@ class InputOutputSpec:
         for name in ("num_inputs", "num_states", "num_symbols"):
             require_count(name, getattr(self, name))
         total = self.num_inputs * self.num_states
-        require(total <= 1024, "num_states", "must be at most 1024 divided by num_inputs", self.num_states)
+        require(total <= 1024, "num_states", "must be at most 1024 / num_inputs", self.num_states)
         require(0 <= self.repeat <= 1, "repeat", "must be in [0, 1]", self.repeat)
 
     def build(self) -> Process:

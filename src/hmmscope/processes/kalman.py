@@ -39,7 +39,7 @@ class KalmanResult(Shown):
         next_observation: E[o_{t+1} | o_0..o_t].
         innovation_covariances: Cov[o_t | o_0..o_{t-1}].
         log_likelihood_terms: log density of the observed part of o_t given the past (batch, time), nats.
-        log_likelihood: sum of the terms over time (batch,).
+        log_likelihood: sum of `log_likelihood_terms` over time (batch,).
     """
 
     means: Float64[Tensor, "batch time state"]
@@ -53,7 +53,7 @@ class KalmanResult(Shown):
 
 @dataclass(frozen=True, repr=False)
 class KalmanStep(Shown):
-    """The gain and covariances of a filter step, which do not depend on data.
+    """The gain and covariances of a filter step, which do not depend on observed values.
 
     Attributes:
         innovation_covariance: Cov[o_t | o_0..o_{t-1}].
@@ -108,15 +108,15 @@ def kalman_filter(
 ) -> KalmanResult:
     """Compute the mean and covariance of the state after each observation.
 
-    predict: mean = A mean;  update: mean = mean + K (o_t - B mean)   with K from `kalman_steps`
+    predict: mean = A mean;  update: mean = mean + K (o_t - B mean)   with A, B, K of `kalman_steps`
 
     Source: Kalman (1960); [Limits] App. C for RanLDS.
 
     Args:
         process: linear system with n state coordinates and m observed coordinates.
         observations: vectors (batch, time, m) or (time, m), with NaN for missing entries.
-        initial: state mean before time 0, (n,) or (batch, n).
-        initial_covariance: covariance of that state (n, n) (default: zero).
+        initial: state mean before time 0, (n,) or (batch, n) (default: that of `process`).
+        initial_covariance: state covariance before time 0 (n, n) (default: zero).
 
     Raises:
         InputError: the process is not a linear system, a shape is wrong, or a number is infinite.
@@ -221,14 +221,14 @@ def isotropic_gains(num_steps: int) -> Float64[Tensor, " time"]:
 def isotropic_means(
     process: LinearSystem, observations: Float64[Tensor, "batch time observed"]
 ) -> Float64[Tensor, "batch time state"]:
-    """Compute the Kalman filter's means with scalar gains, for orthogonal matrices and unit noise.
+    """Compute filtered means of a system with orthogonal matrices and unit noise, where gains are scalars.
 
-    mean_t = A mean_{t-1} + gain_t B^T (o_t - B A mean_{t-1})
+    mean_t = A mean_{t-1} + gain_t B^T (o_t - B A mean_{t-1})   with A, B of `kalman_steps`
 
     Source: [Limits] App. C (RanLDS).
 
     Raises:
-        InputError: a matrix is not orthogonal, or a noise is not the identity.
+        InputError: a matrix is not orthogonal, or a noise covariance is not the identity.
     """
     check_vectors(observations, process.num_symbols)
     require_isotropic(process)
@@ -261,12 +261,12 @@ def steady_step(process: LinearSystem, *, tolerance: float = 1e-14, max_steps: i
             return step
         covariance = step.covariance
     raise InputError(
-        f"process: the Kalman gain has not converged in {max_steps} steps; an unobserved part of the state diverges"
+        f"process: the Kalman gain did not converge in {max_steps} steps; does an unobserved part of the state diverge?"
     )
 
 
 def forgetting_factor(process: LinearSystem) -> float:
-    """Compute the spectral radius of (1 - K B) A, the factor by which a step shrinks errors in the mean.
+    """Compute the factor by which a step shrinks errors in the mean: the spectral radius of (1 - K B) A.
 
     For orthogonal matrices and unit noise, the factor is 1 - 1 / golden ratio.
     """

@@ -23,11 +23,11 @@ class LabelledHMM(Process):
 
     Attributes:
         initial, labelled: float64; `labelled[v, i, j]` = P(emit v and go to j given i).
-        quantisation_change: largest change of a probability.
-        symbols, states, title, source: as the arguments.
+        quantisation_change: largest change of a probability by rounding.
+        symbols, states, title, source: see the arguments.
 
     Args:
-        initial: start distribution (state,).
+        initial: distribution of the state before observation 0 (state,).
         labelled: labelled transition matrices (symbol, state, state); entries `[:, i, :]` sum to 1 for each state i.
         symbols, states, title, source, allow_drop_tiny: see `HMM`.
 
@@ -75,10 +75,10 @@ class LabelledHMM(Process):
     def with_policy(self, policy: Any, *, first: Any = None) -> "LabelledHMM":
         """Treat symbols as actions, as in [Limits], and return the process with another distribution of actions.
 
-        labelled[a] = P(a | state) * kernel[a] for each action a
+        labelled[a, i, j] = P(a | i) * P(j | i, a), where `policy` replaces the factor P(a | i)
 
         Args:
-            policy, first: See `hmmscope.processes.policies.policy_rows`; `seen` is the last state.
+            policy, first: See `hmmscope.processes.policies.policy_rows`, with `seen` the last state.
 
         Raises:
             InputError: An action is impossible in a state, or rows are invalid.
@@ -100,14 +100,14 @@ class LabelledHMM(Process):
         return LabelledHMM(initial, labelled, symbols=self.symbols, title=self.title, allow_drop_tiny=True)
 
     def driving_matrices(self) -> tuple[Float64[Tensor, "symbol state state"], Float64[Tensor, " state"], bool]:
-        """Return matrices A_v, where A_v[j, i] = 1 if symbol v moves state i to j, and the initial distribution.
+        """Return `Process.driving_matrices`: A_v[j, i] = 1 if symbol v moves state i to j, else 0.
 
         Raises:
             InputError: the process is not deterministic.
         """
         matrices = (self.labelled > 0).mT.to(torch.float64).contiguous()
         most = int(matrices.sum(1).max())
-        require(most == 1, "process", "must be deterministic: one next state for each state and symbol", most)
+        require(most == 1, "process", "must be deterministic: one next state per state and symbol", most)
         emitted_VS = self.labelled.sum(2)
         return matrices, self.initial, bool((emitted_VS - emitted_VS[:, :1]).abs().max() > 1e-8)
 

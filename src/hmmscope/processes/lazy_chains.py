@@ -48,9 +48,9 @@ class LazyChainSpec:
 @registry.process("fresh-lazy-chains")
 @dataclass(frozen=True, kw_only=True)
 class LazyChainPerSampleSpec:
-    """A new lazy noisy chain for each sample, with random `stay` and `noise`; the Bayes-optimal prediction is unknown.
+    """A new chain of `LazyChainSpec` for each sample, with random `stay` and `noise`.
 
-    stay ~ uniform on [least_stay, most_stay],  noise ~ uniform on [least_noise, most_noise],  see `LazyChainSpec`
+    stay ~ uniform on [least_stay, most_stay],  noise ~ uniform on [least_noise, most_noise]
 
     Source: this project.
     """

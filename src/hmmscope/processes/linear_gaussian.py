@@ -36,8 +36,8 @@ class LinearGaussian(VectorProcess):
 
     state_t = transition @ state_{t-1} + N(0, state_noise);  observation_t = output @ state_t + N(0, output_noise)
 
-    `num_states` is n, the number of state coordinates; `num_symbols` is m, the number of observed coordinates. Samples
-    differ between platforms by rounding.
+    The state has n = `num_states` coordinates, an observation m = `num_symbols`. Samples differ between platforms by
+    rounding.
 
     Attributes:
         initial, transition, output, state_noise, output_noise: float64 arrays; the noises are covariance matrices.
@@ -45,7 +45,7 @@ class LinearGaussian(VectorProcess):
     Args:
         transition, output: matrices (n, n) and (m, n).
         initial: state before time 0 (n,) (default: the first unit vector).
-        state_noise, output_noise: covariances (n, n), semidefinite, and (m, m), definite (default: identity).
+        state_noise, output_noise: covariances (n, n) and (m, m), positive (semi)definite (default: identity).
         title, source: free text.
 
     Raises:
@@ -175,7 +175,7 @@ def _factor(name: str, covariance: Float64[Tensor, "size size"]) -> NDArray[np.f
 
 
 def noise_factor(covariance: Float64[Tensor, "size size"], *, singular: bool) -> Float64[Tensor, "size size"] | None:
-    """Return F with F F^T = covariance, or None if it is not symmetric, or not positive (semi)definite."""
+    """Return F with F F^T = covariance, or None if the covariance is not symmetric and positive (semi)definite."""
     if not bool(torch.allclose(covariance, covariance.T)):
         return None
     factor, failed = torch.linalg.cholesky_ex(covariance)
@@ -189,9 +189,9 @@ def noise_factor(covariance: Float64[Tensor, "size size"], *, singular: bool) ->
 @registry.process("ran-lds")
 @dataclass(frozen=True, kw_only=True)
 class RanLDSSpec:
-    """A linear system with independent random orthogonal matrices (Haar measure) and unit noise, started at e_1.
+    """A linear system with random orthogonal matrices (Haar measure), unit noise and a unit vector as initial state.
 
-    Source: [Limits] §2.1 and App. C (RanLDS); observation t here is its y_{t+1}.
+    Source: [Limits] §2.1 and App. C (RanLDS), where observation t is called y_{t+1}.
     """
 
     dimension: int = 5

@@ -57,7 +57,7 @@ class _LowRankFields(DirichletSpec):
 class LowRankHMMSpec(_LowRankFields):
     """A stationary HMM with transition = left @ right, where left (S, rank) and right (rank, S) have Dirichlet rows.
 
-    With `observability` > 0 the emission matrix is the symmetric channel of this observability, else Dirichlet rows.
+    Emissions are `symmetric_channel(S, observability)` if `observability` > 0, else Dirichlet rows.
 
     Source: [MultiTask] Assumptions 1, 2 and 4.
     """

@@ -1,4 +1,4 @@
-"""Matrix products driven by uniform symbols."""
+"""Products of matrices that uniform random symbols choose."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -20,9 +20,9 @@ from hmmscope.seeds import check_seed, philox_key
 
 
 class MatrixProduct(Process):
-    """Uniform random symbols, each with a matrix that multiplies a vector; models predict the vector.
+    """Uniform random symbols, which multiply a vector by their matrices; models predict the vector.
 
-    vector_t = matrices[observation_t] @ vector_{t-1}, from the first unit vector
+    vector_t = matrices[observation_t] @ vector_{t-1}, where vector_{-1} is the first unit vector
 
     Attributes:
         matrices: float64 array.
@@ -71,7 +71,7 @@ class MatrixProduct(Process):
     def vectors(
         self, observations: Int[Tensor, "batch time"], *, reset_mask: object = None
     ) -> Float64[Tensor, "batch time dimension"]:
-        """Return the vector after each observation; it is reset where `reset_mask` (time,) is True.
+        """Return the vector after each observation; the vector restarts where `reset_mask` (time,) is True.
 
         Raises:
             InputError: a symbol is outside [0, V).
@@ -104,7 +104,7 @@ class MatrixProduct(Process):
 @registry.process("matmul")
 @dataclass(frozen=True, kw_only=True)
 class MatmulSpec:
-    """Products of random orthogonal matrices (Haar measure), driven by uniform symbols.
+    """Products of random orthogonal matrices (Haar measure) that uniform random symbols choose.
 
     Source: [Limits] §2.2 and App. C (MatMul).
     """
@@ -118,7 +118,7 @@ class MatmulSpec:
         require(1 <= self.dimension <= 1024, "dimension", "must be in [1, 1024]", self.dimension)
         require(1 <= self.num_symbols <= 4096, "num_symbols", "must be in [1, 4096]", self.num_symbols)
         numbers = self.dimension**2 * self.num_symbols
-        require(numbers <= 2**26, "dimension", "must give at most 2^26 matrix entries", numbers)
+        require(numbers <= 2**26, "dimension", "dimension^2 * num_symbols must be at most 2^26", numbers)
 
     def build(self) -> MatrixProduct:
         matrices = haar_orthogonal(philox_key(self.seed, "matrix"), self.num_symbols, self.dimension)

@@ -36,7 +36,7 @@ class Mixture(Process):
 
     uses_hmm_inference = frozenset({PREDICTIONS, BELIEFS, SMOOTHING, PATHS, COMPONENTS, FORECASTS, GAPS})
     suggestion = (
-        "use hmmscope.filter_mixture for the mixture, or select an HMM with mixture[0].save(FILE) or --component 0"
+        "use hmmscope.filter_mixture for the mixture, or one HMM of it: mixture[0] in Python, --component 0 in a shell"
     )
     file_format = "hmmscope-mixture"
     file_arrays: ClassVar[tuple[str, ...]] = ("weights", "initial")

@@ -62,7 +62,7 @@ def as_counts(lengths: Any) -> Tensor:
 def as_batch(
     observations: Any, alphabet: Alphabet, lengths: object = None
 ) -> tuple[Tensor, Int64[Tensor, " batch"] | None]:
-    """Return symbols (batch, time), which are not checked yet, and the sequences' lengths if known.
+    """Return symbols (batch, time), which are not checked yet, and the lengths of the sequences or None.
 
     Tensors are (batch, time); other input is read as `SequenceData` does. A 1-d array, a column (time, 1) or a list of
     names is one sequence. Masked entries become `MISSING`.
@@ -79,7 +79,7 @@ def as_batch(
             count, how = len(observations), "hmmscope.SequenceData(rows, axis=0)"
             raise InputError(
                 f"observations: {count} lists of one symbol can be read in two ways: pass {how} for one sequence of "
-                f"{count}, or axis=1 for {count} sequences of 1"
+                f"{count} symbols, or axis=1 for {count} sequences of one symbol"
             )
         observations = [row[0] for row in observations]
     elif isinstance(observations, list | tuple) and observations:
@@ -132,7 +132,7 @@ def _read(rows: object, alphabet: Alphabet, **how: Any) -> SequenceData:
         return SequenceData(rows, title="observations", **(how or {"symbols": alphabet.names or alphabet.count}))
     except InputError as error:
         said = re.sub(r"pass (missing=.+) \(--missing .*\)", r"pass hmmscope.SequenceData(X, \1)", str(error))
-        fix = "" if "SequenceData" in said else "; give symbols (batch, time), or rows that SequenceData reads"
+        fix = "" if "SequenceData" in said else "; pass symbols (batch, time), or rows that SequenceData reads"
         raise InputError(
             f"observations: {said.removeprefix('observations: ').removeprefix('sequences: ')}{fix}"
         ) from None
@@ -165,7 +165,7 @@ def whole_batch(observations: object, alphabet: Alphabet) -> Tensor:
     batch, lengths = as_batch(observations, alphabet)
     if lengths is not None and bool((lengths < batch.shape[1]).any()):
         raise InputError(
-            "observations: must be sequences of one length here; hmmscope.filter_beliefs takes any lengths"
+            "observations: must have sequences of equal length here; hmmscope.filter_beliefs accepts any lengths"
         )
     return batch
 
@@ -176,17 +176,17 @@ def checked(
     if observations.ndim != 2:
         raise InputError(f"observations: must have shape (batch, time), got {tuple(observations.shape)}")
     if observations.dtype.is_floating_point and not observations.numel():
-        raise InputError("observations: must not be empty; pass an integer array (batch, 0) for empty sequences")
+        raise InputError("observations: must not be empty, unless they are an integer array of shape (batch, 0)")
     if observations.dtype.is_floating_point and bool(observations.isnan().any()):
         b, t = observations.isnan().nonzero()[0].tolist()
-        how = "hmmscope.SequenceData(X, missing='nan', axis=1) reads it as a missing observation"
+        how = "hmmscope.SequenceData(X, missing='nan', axis=1) reads NaN as a missing observation"
         raise InputError(f"observations[{b}, {t}]: is NaN; {how}")
     if observations.dtype.is_floating_point and torch.equal(observations, observations.round()):
         observations = observations.double().clamp(-(2.0**62), 2.0**62).to(torch.int64)
     if observations.dtype.is_complex:
-        raise InputError(f"observations: must be integers, got {observations.dtype}; pass X.real if X is real")
+        raise InputError(f"observations: must be integers, got {observations.dtype}; pass X.real if all X.imag are 0")
     if observations.dtype.is_floating_point:
-        how = "real numbers need a real-valued process, such as the hmm of hmmscope.fit(X, 2, emission='gaussian')"
+        how = "real numbers need a real-valued process, such as hmmscope.fit(X, 2, emission='gaussian').hmm"
         raise InputError(f"observations: must be integers, got {observations.dtype}; {how}")
     observations = observations.to(torch.int64)
     lowest, highest = map(int, observations.aminmax()) if observations.numel() else (0, -1)
@@ -194,9 +194,7 @@ def checked(
         missing = observations == MISSING
         if not gaps:
             b, t = missing.nonzero()[0].tolist()
-            raise InputError(
-                f"observations[{b}, {t}]: is missing, but this function has no exact answer for missing observations"
-            )
+            raise InputError(f"observations[{b}, {t}]: is missing, but this function accepts no missing observations")
         seen = observations[~missing]
         lowest = int(seen.amin()) if seen.numel() else 0
         if lowest >= 0 and highest < num_symbols:
@@ -228,7 +226,7 @@ def _starts(reset_mask: object, time: int) -> Bool[Tensor, " time"]:
 def as_vectors(
     observations: Any, num_coordinates: int, lengths: object = None, read_options: ReadOptions | None = None
 ) -> tuple[Float64[Tensor, "batch time coordinate"], Int64[Tensor, " batch"] | None]:
-    """Return vectors (batch, time, coordinate), padded with NaN, and the sequences' lengths if known.
+    """Return vectors (batch, time, coordinate), padded with NaN, and the lengths of the sequences or None.
 
     NaN marks a missing entry. Observations are an array (time, coordinate), or (time,) for one coordinate; a list of
     arrays; rows that `lengths` split as in hmmlearn; or tables and files, which `read_vectors` reads with the process's
@@ -252,7 +250,7 @@ def as_vectors(
         if any(isinstance(one, np.ndarray) for one in rows):
             each = [as_vectors(one, num_coordinates)[0][0] for one in rows]
             if lengths is not None:
-                raise InputError("lengths: must be omitted, because the arrays of a list have lengths")
+                raise InputError("lengths: must be omitted, because each array of the list is one sequence")
             return pad_sequence(each, batch_first=True, padding_value=torch.nan), torch.tensor(list(map(len, each)))
         observations = _nan_for_nothing(observations)
     try:  # torch would convert lists to float32

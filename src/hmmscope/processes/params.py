@@ -51,7 +51,7 @@ class HMMParams(Shown, ABC):
 
     @abstractmethod
     def rows(self) -> tuple[Tensor, ...]:
-        """Return the arrays by name, with distributions along the last axis; the initial distribution comes first."""
+        """Return the initial distribution and the other arrays, with distributions along the last axis."""
 
     @abstractmethod
     def symbols(self) -> Float64[Tensor, "component state symbol"]:
@@ -67,7 +67,7 @@ class HMMParams(Shown, ABC):
 
     @abstractmethod
     def transition(self, beliefs: Float64[Tensor, "*batch state"]) -> Float64[Tensor, "*batch state"]:
-        """Return P(next emitting state | state after an observation) of the first component."""
+        """Apply `after` of the first component to beliefs of any batch shape."""
 
     @abstractmethod
     def predictive(self) -> Float64[Tensor, "component state symbol"]:
@@ -75,11 +75,11 @@ class HMMParams(Shown, ABC):
 
     @abstractmethod
     def predictive_in(self, component: int) -> Float64[Tensor, "state symbol"]:
-        """Return `predictive` of one component."""
+        """Return the matrix `predictive` of one component."""
 
     @abstractmethod
     def steps(self) -> Float64[Tensor, "symbol state state"]:
-        """Return `[v, i, j]` = P(emit v, next emitting state j | i) of the first component."""
+        """Return `[v, i, j]` = P(emit v, next emitting state j | emitting state i) of the first component."""
 
     @abstractmethod
     def arrivals(self) -> Float64[Tensor, "symbol state state"]:
@@ -87,7 +87,10 @@ class HMMParams(Shown, ABC):
 
     @abstractmethod
     def tables(self, component: int) -> tuple[Tensor, Tensor, Tensor]:
-        """Return P(observation 0, state 0) (V, S), step matrices (1, S, S) or (V, S, S), and emissions (V, S) or (0, S)."""
+        """Return P(observation 0, state 0) (V, S), step matrices (1, S, S) and emissions (V, S).
+
+        If transitions emit, step matrices are (V, S, S) and emissions (0, S).
+        """
 
     def all_tables(self) -> tuple[Tensor, Tensor, Tensor]:
         each = [self.tables(component) for component in range(len(self.initial_MS))]
@@ -96,7 +99,7 @@ class HMMParams(Shown, ABC):
 
     @abstractmethod
     def absorber(self) -> Absorb:
-        """Return a function that updates beliefs by symbols (1, batch) or (component, batch)."""
+        """Return an `Absorb` function for symbols (1, batch) or (component, batch)."""
 
     @abstractmethod
     def factors(
@@ -106,7 +109,7 @@ class HMMParams(Shown, ABC):
 
     @abstractmethod
     def from_each_state(self) -> "HMMParams":
-        """Return parameters with one component for each start state."""
+        """Return parameters with one component for each state before the first step."""
 
     @abstractmethod
     def contractions(self, memory_length: int) -> tuple[Float64[Tensor, "matrix state state"], int]:
@@ -295,7 +298,7 @@ class EdgeEmissionParams(HMMParams):
 
 
 class SignedParams(EdgeEmissionParams):
-    """Signed edge-emission parameters; see `GeneralisedHMM`."""
+    """Edge-emission parameters that may be negative; see `GeneralisedHMM`."""
 
     digest_name: ClassVar[str] = "Signed"
     signed: ClassVar[bool] = True

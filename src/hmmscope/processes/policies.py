@@ -14,7 +14,7 @@ from hmmscope.schema import require
 def policy_rows(
     policy: Any, first: Any, num_inputs: int, num_seen: int
 ) -> tuple[Float64[Tensor, "input seen next_input"], Float64[Tensor, " input"]]:
-    """Return P(next input | input, observation or state), and the distribution of the first input.
+    """Return P(next input | last input, seen observation or state), and the distribution of the first input.
 
     Args:
         policy: Distribution of the next input: (input,) without conditions, (input, input) given the last input, or

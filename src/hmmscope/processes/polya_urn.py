@@ -16,7 +16,7 @@ def dirichlet_chain_predictions(
 
     P(o_t = j | o_0..o_{t-1}) = (concentration + n_ij) / (V * concentration + sum_j n_ij),  i = o_{t-1}
 
-    n_ij is the number of earlier transitions i -> j within sequences. At a sequence start the probability is 1 / V.
+    n_ij is the number of earlier transitions i -> j in the chain. At a sequence start the probability is 1/V.
 
     Source: the Pólya urn scheme; for in-context learning Edelman et al. (2024).
 

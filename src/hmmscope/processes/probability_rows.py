@@ -34,7 +34,7 @@ class Quantiser:
 
     Attributes:
         change: largest change of an entry.
-        distance: upper bound of the KL divergence between path distributions, nats per step.
+        distance: upper bound of KL(rounded||given) of path distributions, nats per step.
     """
 
     def __init__(self, what: str, *, allow_drop_tiny: bool = False) -> None:
@@ -51,7 +51,7 @@ class Quantiser:
             shape: required shape; None for any positive size.
 
         Raises:
-            InputError: the shape is wrong, an entry is NaN, infinite or negative, or a row sum is off by over 1e-6.
+            InputError: the shape is wrong, an entry is negative or not finite, or a row sum is off 1 by over 1e-6.
         """
         array = as_float64(name, rows)
         require_shape(name, array, shape)
@@ -92,7 +92,7 @@ class Quantiser:
             raise InputError(
                 f"{name}{_indices(row)}: {int(tiny[row].sum())} positive entries are below 2^-32; raising them to 2^-32 "
                 f"would change the row by {moved[row]:.2g}, more than {ROW_SUM_TOLERANCE:g}; set them to 0 or pass "
-                "allow_drop_tiny"
+                "allow_drop_tiny=True"
             )
         weights += raised
         np.put_along_axis(
@@ -108,19 +108,19 @@ class Quantiser:
         self._moved = max(self._moved, float(moved.max()))
 
     def finish(self) -> float:
-        """Warn if entries were raised or rows changed much; return the largest change."""
+        """Warn if entries were raised to 2^-32 or rows changed much; return the largest change."""
         if self._raised:
             several = self._raised > 1
             warnings.warn(
                 f"{self.what}: {self._raised} positive {'entries' if several else 'entry'} below 2^-32 "
                 f"{'were' if several else 'was'} raised to 2^-32 (first {self._first}), which changed a row by at most "
-                f"{self._moved:.2g}; pass allow_drop_tiny to round to zero instead",
+                f"{self._moved:.2g}; pass allow_drop_tiny=True to round to the nearer of 0 and 2^-32",
                 stacklevel=3,
             )
         if self.distance > FAR:
             warnings.warn(
-                f"{self.what}: rounding to multiples of 2^-32 changed the distribution by up to {self.distance:.2g} nats "
-                f"per step, more than {FAR:g}; if entries below 2^-32 mean impossible events, set them to 0",
+                f"{self.what}: rounding to multiples of 2^-32 changed the distribution by a KL divergence of up to "
+                f"{self.distance:.2g} nats per step, more than {FAR:g}; set entries of impossible events to 0",
                 stacklevel=3,
             )
         return self.change

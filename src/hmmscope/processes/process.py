@@ -54,7 +54,7 @@ _kinds: dict[str, type["Process"]] = {}
 
 
 class SampledPaths(NamedTuple):
-    """Sampled observations and hidden states: symbols and state numbers, or vectors."""
+    """Sampled observations (symbols or vectors), hidden states, and each sample's component of a mixture."""
 
     observations: Int64[Tensor, "batch time"] | Float64[Tensor, "batch time observed"]
     states: Int64[Tensor, "batch time"] | Float64[Tensor, "batch time hidden"]
@@ -70,12 +70,12 @@ class Process(StateMethods, ABC):
 
     Attributes:
         num_states, num_symbols: numbers S of states and V of symbols (of coordinates for real-valued observations).
-        uses_hmm_inference: capabilities that inference computes from `params`.
-        group: name, used in errors, of the classes with the same capabilities.
+        uses_hmm_inference: capabilities that `hmmscope.inference` computes from `params`.
+        group: name of the class's group in error messages, or empty.
         real_valued: True if observations are real vectors.
         observes_gaps: True if `observe` accepts missing observations, which it reads as the symbol V.
         default_target: default training target, "observation" or "belief".
-        no_optimum_reason, suggestion: texts in errors: why exact predictions are unknown, and an alternative.
+        no_optimum_reason, suggestion: parts of error messages: why exact predictions are unknown, and an alternative.
         data: recorded sequences if samples are windows of them, else None.
         component_weights: probabilities of the components; (1,) for a single process.
         params: parameter arrays, with entries that are multiples of 2^-32.
@@ -129,7 +129,6 @@ class Process(StateMethods, ABC):
 
     @cached_property
     def component_weights(self) -> Float64[Tensor, "component"]:
-        """Probabilities of the components."""
         return torch.ones(1, dtype=torch.float64)
 
     @cached_property
@@ -145,12 +144,12 @@ class Process(StateMethods, ABC):
         return cls.uses_hmm_inference | methods
 
     def require_capability(self, capability: str, option: str = "") -> None:
-        """Raise InputError if the process lacks a capability that `option` needs."""
+        """Raise InputError if the process lacks the capability, which `option` needs."""
         if capability not in self.capabilities():
             raise self.missing_capability_error(capability, option)
 
     def missing_capability_error(self, capability: str, option: str = "") -> InputError:
-        """Return the error for a missing capability, with alternatives."""
+        """Return the InputError for a missing capability; its message names alternatives."""
         if capability in self.uses_hmm_inference:
             function = BY_PARAMS.get(capability, "hmmscope.inference")
             return InputError(f"process: {type(self).__name__} cannot compute {capability} itself; call {function}")
@@ -169,7 +168,7 @@ class Process(StateMethods, ABC):
 
         Args:
             observations: valid symbols (batch, time), or vectors (batch, time, coordinate).
-            reset_mask: (time,), True where a new sequence starts (always True first), or None.
+            reset_mask: (time,), True where a new sequence starts (`reset_mask[0]` is True), or None.
         """
         raise self.missing_capability_error(PREDICTIONS)
 
@@ -188,11 +187,11 @@ class Process(StateMethods, ABC):
         raise self.missing_capability_error(PATHS)
 
     def fixed_memory_predictions(self, observations: Tensor, memory_length: int) -> ObserverOutput:
-        """Run `observe` on the last `memory_length` observations only."""
+        """Compute predictions from the last `memory_length` observations only."""
         raise self.missing_capability_error(MEMORY)
 
     def mixing_time(self) -> float:
-        """Return the number of steps after which the initial belief is forgotten."""
+        """Return the number of steps after which the initial belief is almost forgotten."""
         raise self.missing_capability_error(MIXING)
 
     def vectors(self, observations: Tensor, *, reset_mask: object = None) -> Float64[Tensor, "batch time dimension"]:
@@ -210,11 +209,11 @@ class Process(StateMethods, ABC):
         return []
 
     def facts(self) -> list[tuple[str, str]]:
-        """Return names and values of exact properties."""
+        """Return names and values of exact properties, such as the mixing time."""
         return []
 
     def facts_data(self) -> dict[str, Any]:
-        """Return exact properties as plain data."""
+        """Return the properties of `facts` as plain data."""
         return dict(self.facts())
 
     def component(self, number: int) -> "Process":
@@ -222,11 +221,11 @@ class Process(StateMethods, ABC):
         raise self.missing_capability_error(COMPONENTS)
 
     def select_components(self, components: Tensor) -> "tuple[Process, Tensor] | None":
-        """Return a mixture of the given components, and their indices in it; None for a process without components."""
+        """Return a mixture with the given components, and their indices in it; None for a single process."""
         return None
 
     def subsample_components(self, count: int) -> "Process | None":
-        """Return a mixture of at most `count` components; None for a process without components."""
+        """Return a mixture of at most `count` components; None for a single process."""
         return None
 
     def encode_header(self, components: Tensor) -> Int64[Tensor, "batch entry"]:
@@ -238,11 +237,11 @@ class Process(StateMethods, ABC):
         raise self.missing_capability_error(HEADERS)
 
     def standardize(self, observations: Tensor) -> Tensor:
-        """Return observations centred and scaled as networks read them."""
+        """Return observations, centred and scaled for networks."""
         return observations
 
     def part(self, stream: str) -> Any:
-        """Return the recorded sequences of a random stream; None if the process is sampled."""
+        """Return the recorded sequences that a random stream reads; None without recorded sequences."""
         return None
 
     @property
@@ -261,7 +260,7 @@ class Process(StateMethods, ABC):
 
     @cached_property
     def alias_tables(self) -> tuple[NDArray[np.uint32], ...]:
-        """Tables for drawing components and paths."""
+        """Alias tables for sampling components and paths."""
         return tuple(alias_tables(drawn_weights(rows)) for rows in (self.component_weights, *self.params.rows()))
 
     @property
@@ -271,7 +270,7 @@ class Process(StateMethods, ABC):
 
     @property
     def alphabet(self) -> Alphabet:
-        """The symbols with their names."""
+        """The alphabet of symbols."""
         return Alphabet(self.symbols, self.num_symbols, read_options=self.read_options)
 
     @cached_property
@@ -301,7 +300,7 @@ class Process(StateMethods, ABC):
 
     @cached_property
     def params_digest(self) -> str:
-        """SHA-256 of class, sizes and integer weights (little-endian), or of the file's content."""
+        """SHA-256 of class, sizes and integer weights (little-endian), or of the content of `save`."""
         if "params" not in vars(self) and type(self).params is Process.params:
             texts = {name: text for name, text in self.file_texts().items() if name not in (*_TITLES, "reading")}
             header = json.dumps([self.file_format, self.num_states, self.num_symbols, texts], ensure_ascii=False)
@@ -410,7 +409,7 @@ class Process(StateMethods, ABC):
     def sample_paths_on(
         self, samples: Int64[Tensor, " batch"], reset_mask: NDArray[np.bool_], seed: int, stream: str = "corpus"
     ) -> SampledPaths:
-        """Return `sample_paths`, computed on the device of the sample numbers with the same bits.
+        """Draw the paths of `sample_paths`, bit for bit, on the device of `samples`.
 
         Args:
             samples: sample numbers (B,) in [0, 2^40), unchecked on a GPU.

@@ -23,7 +23,7 @@ _CHUNK_ENTRIES = 2**20
 
 @dataclass(frozen=True, kw_only=True)
 class DirichletSpec:
-    """HMMs with Dirichlet rows; component m depends on (seed, m) only."""
+    """HMMs with Dirichlet rows; HMM m depends on (seed, m) only."""
 
     num_states: int = 5
     num_symbols: int = 5
@@ -53,7 +53,7 @@ class DirichletSpec:
 
     def components(self, indices: np.ndarray) -> tuple[Tensor, Tensor, Tensor]:
         size = len(indices) * self.num_states * (self.num_states + self.num_symbols + 1)
-        advice = "take a smaller num_components, num_states or num_symbols"
+        advice = "reduce num_components, num_states or num_symbols"
         require_memory(f"process ({len(indices)} components)", 8 * size, advice)
 
         def rows(purpose: str, num_columns: int, concentration: float) -> Tensor:
@@ -96,7 +96,7 @@ class RandomHMMSpec(DirichletSpec):
 class RandomMixtureSpec(DirichletSpec):
     """A pool of equally likely HMMs with Dirichlet rows and uniform initial states.
 
-    Components are numbered from `first_component`. For held-out HMMs, set it above the training pool's numbers.
+    A held-out pool starts at a `first_component` beyond the training pool.
 
     Source: [MultiTask] §5 (8192 HMMs, 128 states, 16 symbols; no concentrations stated).
     """

@@ -26,11 +26,11 @@ TRAINING, JUDGING = ("train", "counting"), ("evaluate", "probe", "test")
 
 
 class RecordedSequences(Process):
-    """Windows of recorded sequences, with an unknown distribution.
+    """Windows of recorded sequences as samples; their distribution is unknown.
 
-    The data have three parts. Streams "train" and "test" read the parts of the same name; "evaluate" and "probe" read
-    the part "validation". Training windows start at random positions; in other streams each window occurs once, in
-    random order. Padding is symbol 0 with state -1.
+    The sequences are split into three parts. Streams "train" and "test" read the parts of these names; "evaluate" and
+    "probe" read the part "validation". Training windows start at random positions; in other streams each window occurs
+    once, in random order. Padding is symbol 0 with state -1.
 
     Args:
         data: recorded sequences.
@@ -58,7 +58,7 @@ class RecordedSequences(Process):
 
     @property
     def window(self) -> int:
-        """Default sample length: the longest sequence, clipped to 2..256."""
+        """Default sample length: length of the longest sequence, clipped to [2, 256]."""
         return max(2, min(256, int(self.data.lengths.max())))
 
     @cached_property
@@ -186,5 +186,5 @@ class DataSpec:
         data = SequenceData(self.path, **asked, seed=self.split_seed)
         found = RecordedSequences(data.cut(self.cut) if self.cut else data)
         if self.digest and found.digest != self.digest:
-            raise DamagedError(f"{self.path}: has changed (its digest is {found.digest[:12]}, not {self.digest[:12]})")
+            raise DamagedError(f"{self.path}: has changed: its digest is {found.digest[:12]}, not {self.digest[:12]}")
         return found

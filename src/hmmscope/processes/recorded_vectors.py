@@ -24,7 +24,7 @@ _SAME = 1e-9
 
 
 class RecordedVectors(RecordedSequences, VectorProcess):
-    """Windows of recorded numbers, with an unknown distribution; streams and windows are those of `RecordedSequences`.
+    """Windows of recorded numbers as samples; streams and windows are chosen as in `RecordedSequences`.
 
     In place of a missing entry, networks read the last known entry of the coordinate, or its mean if there is none.
 
@@ -48,14 +48,14 @@ class RecordedVectors(RecordedSequences, VectorProcess):
     ) -> None:
         if min_variance is not None:
             require_real("min_variance", min_variance)
-            require(0 < min_variance < 1, "min_variance", "must be in (0, 1), a fraction of the variance", min_variance)
+            require(0 < min_variance < 1, "min_variance", "must be a fraction of variances in (0, 1)", min_variance)
         self.data, self.num_symbols, self.split_seed = data, data.rows.shape[1], split_seed
         self.min_variance = min_variance
         self.title, self.read_options = title or data.how, data.read_options
         self._pieces = {}
 
     def in_pieces(self, length: int | None = None) -> "RecordedVectors":
-        """Cut the sequences into pieces of at most `length` (default: cut only if there are fewer than three)."""
+        """Cut the sequences into pieces of at most `length` steps (default: cut only fewer than three sequences)."""
         lengths = self.data.lengths.tolist()
         if length is None:
             size = max(lengths) if len(lengths) >= 3 else block_length(sum(lengths))
@@ -77,7 +77,7 @@ class RecordedVectors(RecordedSequences, VectorProcess):
         keys = hashes_of((one.numpy().astype("<f8").tobytes() for one in known), self.split_seed)
         if len(set(keys)) < 3:
             raise InputError(
-                f"{self.title or 'source'}: {self.data.num_observations} observations cannot be split into three parts"
+                f"{self.title or 'source'}: has {len(set(keys))} different sequences, but three parts need at least 3"
             )
         parts, data = parts_of_hashes(keys), self.data
         chosen = (joined([one for one, own in zip(known, parts, strict=True) if own == part]) for part in range(3))

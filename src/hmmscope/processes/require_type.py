@@ -12,7 +12,7 @@ P = TypeVar("P", bound=Process)
 
 def require_process_type(process: Process, kind: type[P], field: str = "process") -> P:
     """Return the process; raise InputError about `field` unless the process has type `kind`."""
-    require(isinstance(kind, type), "kind", "must be a class of processes", kind)
+    require(isinstance(kind, type), "kind", "must be a subclass of Process", kind)
     if not isinstance(process, kind):
         raise InputError(f"{field}: must be a {kind.__name__}, got a {type(process).__name__}")
     return process

@@ -69,7 +69,7 @@ def with_durations(initial: object, transition: object, durations: object) -> Du
 
 
 class Visits(NamedTuple):
-    """State names, the state of each pair, and arrays of transitions (S, S), durations (S, D), emissions (S, V)."""
+    """State names, the state of each pair (state, remaining steps), and arrays (S, S), (S, D) and (S, V)."""
 
     names: tuple[str, ...]
     of: Int64[Tensor, " pair"]
@@ -134,7 +134,7 @@ class SemiMarkovHMM(Process):
         self.title, self.source = title, source
 
     def replaced(self, **arrays: Any) -> "SemiMarkovHMM":
-        """Return the process with other arrays."""
+        """Return the process with `arrays` replaced."""
         return SemiMarkovHMM(**self.file_tensors() | arrays, symbols=self.symbols, states=self.names)
 
     @classmethod
@@ -152,16 +152,17 @@ class SemiMarkovHMM(Process):
 @registry.process("semi-markov")
 @dataclass(frozen=True, kw_only=True)
 class SemiMarkovSpec:
-    """A random semi-Markov chain; a predictor must count the steps of a visit.
+    """A random semi-Markov chain; predictors must count the steps in the current state.
 
-    Visits of state i last 1 + Binomial(longest - 1, (i + 1) / (S + 1)) steps; transition rows are Dirichlet(1).
+    Visits of state i last 1 + Binomial(longest - 1, (i + 1) / (S + 1)) steps; the next
+    state is another one, from Dirichlet(1) rows.
 
     Source: after Yu (2010).
 
     Attributes:
         num_states: number of states S, and of symbols.
         longest: longest visit in steps; with 1 the chain is a Markov chain.
-        noise: probability of a uniform symbol instead of the state.
+        noise: probability of emitting a uniform symbol instead of the state.
         seed: seed of the rows.
     """
 

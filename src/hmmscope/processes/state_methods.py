@@ -11,9 +11,9 @@ def _defined(module: str) -> Any:
 class StateMethods:
     """Methods on observations, with the same names for all families.
 
-    `x` is any input of `hmmscope.fit`. Several sequences are passed as consecutive rows with their `lengths`; options
+    `x` is any data that `hmmscope.fit` accepts. Several sequences are consecutive rows with their `lengths`; options
     such as `column` apply to tables. A model with inputs needs `inputs`: an input for each row, or the name of a
-    column. `known_states` conditions `predict`, `predict_proba` and `score` on the states of some rows; `score` takes
+    column. `known_states` conditions `predict`, `predict_proba` and `score` on the states of some rows; `score` accepts
     `sequence_weights`. Results are arrays with a row for each row of `x`; `to_pandas()` adds the index of `x`.
     """
 
@@ -50,16 +50,16 @@ class StateMethods:
         return _defined("state_answers").forecast(self, observed, steps, **options, **reading)
 
     def state_table(self, x: Any = None, **reading: Any) -> Any:
-        """Return a row for each state: its emissions, how often it occurs and how long it lasts.
+        """Return a table with a row for each state: emissions, frequency and duration.
 
         `share` is the mean posterior probability over the rows of `x` (without `x`, the stationary probability);
-        `visits` counts visits of the most likely path. The model's mean length of a visit is `dwell_rows` = 1 / (1 -
-        P(stay)) rows; `dwell_time` is this length in time.
+        `visits` counts visits of the state on the most likely path. `dwell_rows` is the model's mean length of a visit,
+        1 / (1 - P(stay)) rows; `dwell_time` is this length in time.
         """
         return _defined("state_answers").state_table(self, x, **reading)
 
     def plot(self, kind: str = "overview", x: Any = None, *, ax: Any = None, **options: Any) -> Any:
-        """Plot a model and its observations with Matplotlib; return the Axes, or the Figure if there are several Axes.
+        """Plot the model with Matplotlib; return the Axes or, for several Axes, the Figure.
 
         Args:
             kind: "overview", "observations" (coloured by state), "probabilities" (of the states over time),

@@ -14,7 +14,7 @@ _FEW = 8
 def stationary_law(transition_SS: Float64[Tensor, "state state"]) -> Float64[Tensor, " state"]:
     """Solve p = p @ transition for the stationary distribution p; transient states get exactly zero.
 
-    With S states each entry has a relative error of about S * 2^-53; its bits are the same on every CPU.
+    With S states each entry has a relative error of about S * 2^-53; the bits are the same on every CPU.
 
     Source: Grassmann, Taksar and Heyman (1985).
 

@@ -26,7 +26,7 @@ NUM_KEPT = 256
 
 
 class SwitchingLinearGaussian(VectorProcess):
-    """A linear system with matrices that depend on a Markov chain of modes.
+    """A linear system (n state, m observed coordinates) with matrices that a Markov chain of K modes chooses.
 
     state_t = transition[mode_t] @ state_{t-1} + N(0, state_noise[mode_t])
     observation_t = output[mode_t] @ state_t + N(0, output_noise[mode_t])
@@ -40,7 +40,7 @@ class SwitchingLinearGaussian(VectorProcess):
         initial: state before time 0 (n,) (default: zeros).
         state_noise, output_noise: covariances (K, n, n), positive semidefinite, and (K, m, m), positive definite
             (default: identity).
-        num_kept: number of Gaussians in the filter, at least K^2.
+        num_kept: largest number of Gaussians in the filter, at least K^2.
         title, source: free text.
 
     Raises:
@@ -88,7 +88,7 @@ class SwitchingLinearGaussian(VectorProcess):
 
     @property
     def num_exact(self) -> int | None:
-        """Number of observations for which `observe` is exact; None if unlimited."""
+        """Number of first observations for which `observe` is exact; None if unlimited."""
         return None if self.num_states == 1 else num_apart(self.num_states, self.num_kept) + 1
 
     def file_tensors(self) -> dict[str, Tensor]:
@@ -148,7 +148,7 @@ class SwitchingLinearGaussian(VectorProcess):
 
     def following(self, beliefs: Float64[Tensor, "*batch state"]) -> Float64[Tensor, "*batch coordinate"]:
         raise InputError(
-            "process: the next observation of a switching system depends on its continuous state, not only on the mode"
+            "process: predictions of a switching system need its continuous state, not only its mode; call observe"
         )
 
     def facts(self) -> list[tuple[str, str]]:

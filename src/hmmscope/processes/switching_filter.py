@@ -38,10 +38,10 @@ class SwitchingResult(Shown):
         means, covariances: mean and covariance of the state given o_0..o_t.
         predicted_observation, next_observation: E[o_t | o_0..o_{t-1}] and E[o_{t+1} | o_0..o_t].
         log_likelihood_terms: log density of o_t given the past (batch, time), nats.
-        log_likelihood: sum of the terms over time (batch,).
-        num_exact: number of exactly filtered observations.
-        error: change of the log-likelihood (batch,) if merging distinguishes one past mode fewer, usually an upper bound
-            of the error by merging; None if not requested.
+        log_likelihood: sum of `log_likelihood_terms` over time (batch,).
+        num_exact: number of exact first results.
+        error: absolute change of `log_likelihood` (batch,) if merging ignores one more past mode; usually an upper
+            bound of the error of `log_likelihood`; None if not requested.
     """
 
     mode_beliefs: Float64[Tensor, "batch time mode"]
@@ -86,16 +86,16 @@ def switching_filter(
 ) -> SwitchingResult:
     """Filter the modes and the state of a switching linear system.
 
-    The exact posterior after t steps has K^t Gaussians; Gaussians with the same last n modes are merged, where K^n <=
-    num_kept (generalised pseudo-Bayes of order n + 1). The filter is exact for n + 1 observations.
+    The exact posterior after t steps has K^t Gaussians; Gaussians with the same last L modes are merged, for the
+    largest L with K^L <= num_kept (generalised pseudo-Bayes of order L + 1). The first L + 1 results are exact.
 
     Source: Ackerson and Fu (1970); Bar-Shalom and Li, Estimation and Tracking (1993).
 
     Args:
         process: switching linear system with K modes.
         observations: vectors (batch, time, m) or (time, m), with NaN for missing entries.
-        num_kept: number of Gaussians, at least K^2.
-        error: True also estimates the error by merging.
+        num_kept: largest number of Gaussians, at least K^2.
+        error: True also computes `SwitchingResult.error`.
 
     Raises:
         InputError: the process is not a switching linear system, the observations have a wrong shape or infinite

@@ -30,7 +30,7 @@ def stationary_start(labelled_VSS: Tensor, **names: object) -> LabelledHMM:
 @registry.process("mess3")
 @dataclass(frozen=True, kw_only=True)
 class Mess3Spec:
-    """Mess3: a process with three states, which no finite past reveals, and with beliefs that form a fractal.
+    """Mess3: no finite past reveals which of three states the process is in; the beliefs form a fractal.
 
     Each of the other two states comes next with probability `switch`; a transition to state j emits symbol j with
     probability `emission`.

@@ -17,7 +17,7 @@ class VectorProcess(Process):
         density: family of the predictive density's mixture components: "gaussian", "poisson" or "symbols".
         num_mixture_components: number of mixture components.
         scale: centre and width that standardize each coordinate.
-        least_variances: lower bound of a network's predicted variance of each coordinate, after division by width².
+        least_variances: lower bound of a network's predicted variance of each standardized coordinate.
     """
 
     stored_name = "VectorProcess"
@@ -46,7 +46,7 @@ class VectorProcess(Process):
 
     @abstractmethod
     def following(self, beliefs: Float64[Tensor, "*batch state"]) -> Float64[Tensor, "*batch coordinate"]:
-        """Return E[o_{t+1}] given the belief about state t, or given its mean."""
+        """Return E[o_{t+1}] from the belief about state t, or from the state's mean."""
 
 
 def following(process: Process, beliefs: Float64[Tensor, "*batch state"]) -> Float64[Tensor, "*batch coordinate"]:
