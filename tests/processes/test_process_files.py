@@ -194,7 +194,7 @@ def test_tiny_entries_become_the_smallest_possible_with_one_warning(seed: int) -
     matrices = [m / m.sum(-1, keepdims=True) for m in matrices]
     with pytest.warns(UserWarning, match=r"HMM: \d+ positive entries below 2\^-32 were raised to 2\^-32") as caught:
         hmm = hs.HMM(*matrices)
-    coarse = r"HMM: rounding to multiples of 2\^-32 changed .* by a KL divergence of up to \S+ nats per step, more than 1e-06"
+    coarse = r"HMM: rounding to multiples of 2\^-32 .* by a KL divergence of up to \S+ nats per step, more than 1e-06"
     assert [bool(re.match(coarse, str(one.message))) for one in caught] == [
         False,
         True,
