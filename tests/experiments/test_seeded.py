@@ -492,7 +492,7 @@ def test_only_small_files_of_the_experiment_are_taken(tmp_path: Path) -> None:
             {"overrides": {"measurements.factor": "1e9"}},
             r"--measurements\.factor: must be in \[0, 1000\], got 1000000000",
         ),
-        ({"overrides": {"model.name": "lstm"}}, r"model\.name: test-seeded measures rnn, got 'lstm'"),
+        ({"overrides": {"model.name": "lstm"}}, r"model\.name: must be rnn in experiment test-seeded, got 'lstm'"),
         ({"seeds": 0}, "seeds: must be a number of seeds from 1 to 1000"),
         ({"seeds": 2**64}, "seeds: must be a number of seeds from 1 to 1000"),
         ({"seeds": (1, 1)}, "a list of distinct seeds"),
@@ -506,7 +506,7 @@ def test_what_is_refused(arguments: dict[str, Any], error: str, tmp_path: Path) 
 
 def test_an_experiment_without_seeds_takes_none(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     assert main(["run", "multitask-theorem1", "--scale", "smoke", "--out", str(tmp_path / "out"), "--seeds", "2,"]) == 2
-    assert "not a seeded experiment" in capsys.readouterr().err
+    assert "is not run once per seed" in capsys.readouterr().err
     assert main(["run", "multitask-theorem1", "--scale", "smoke", "--out", str(tmp_path / "out"), "--jobs", "2"]) == 2
     assert not list(tmp_path.iterdir())
 

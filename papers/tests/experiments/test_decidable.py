@@ -35,7 +35,7 @@ def test_the_plan_of_one_task_decides_that_task_alone() -> None:
     assert not any(one.answer() == "can decide" for one in found.values())
     grows = found["limits-fit-length-grows"]
     assert (grows.parts, grows.missing) == (("Cyclic-DET",), ("Cyclic-RND", "MatMul"))
-    assert grows.answer() == "can decide Cyclic-DET alone: Cyclic-RND, MatMul are not in the plan"
+    assert grows.answer() == "can decide Cyclic-DET alone: the plan does not measure Cyclic-RND, MatMul"
     assert found["limits-rnn-fits"].parts == ("Cyclic-DET",)
     for name in ("limits-hard-no-depth", "limits-hard-below-det", "limits-hard-plateau", "limits-constant-depth"):
         assert not found[name].decides
@@ -120,8 +120,8 @@ def test_a_dry_run_prints_each_gate(call: Callable, monkeypatch: pytest.MonkeyPa
         "run", "limits-fig3", "--scale", "medium", "--plan.tasks", "cyclic-det", "--plan.layers", "1", "--dry-run"
     )
     assert said.code == 0
-    assert "of 9 claims and questions (some only in part):" in said.out
-    assert "  measured   closed  MatMul is not in the plan (MatMul)" in said.out
+    assert "of 9 claims and questions, in whole or in part:" in said.out
+    assert "  measured   closed  the plan does not measure MatMul (MatMul)" in said.out
     assert "  learned    ?       depends on the data" in said.out
 
 

@@ -22,11 +22,11 @@ from hmmscope.synonyms import suggestion
 from hmmscope.text import NobodyReadsError, in_a_line, say, silence, tell, whatever_is_heard
 
 _EPILOG = """\
-a process is given by a name (hmmscope show processes lists them) or by a file (.json, .npz, .safetensors)
---section.key VALUE changes one value of a configuration: --training.num_steps 500
+a process is given by its name (hmmscope show processes lists the names) or by a file (.json, .npz, .safetensors)
+--section.key VALUE changes one value of a configuration, for example --training.num_steps 500
 
-exit codes: 0 done, 2 bad input, 3 refused (exists, in use, differs), 4 damaged data, 5 resources (disk, memory,
-device), 6 non-finite numbers, 130 interrupted, 143 terminated, 70 internal error
+exit codes: 0 done, 2 bad input, 3 refused (the output exists, is in use or differs), 4 damaged data,
+5 resources (disk, memory, device), 6 non-finite numbers, 130 interrupted, 143 terminated, 70 internal error
 """
 
 #: Verbs that only print; they stop when the reader of their output (a pipe) has closed it.

@@ -1,6 +1,6 @@
 """Prediction of the claims that a plan can decide, made before any training.
 
-Tables that earlier runs of the experiment have stored show which models each claim needs, and the spread over seeds.
+Stored tables of earlier runs show which models each claim needs, and how its effect varies over seeds.
 """
 
 from collections.abc import Iterator, Sequence
@@ -31,12 +31,12 @@ _LACKING = (LookupError, TypeError, ValueError, ArithmeticError, AttributeError,
 
 @dataclass(frozen=True)
 class Outlook:
-    """Prediction whether a plan can decide a claim, with its gates (preconditions).
+    """Prediction of whether a plan can decide a claim, with the gates (preconditions of the verdict).
 
     Attributes:
-        gates: gates with results that follow from the plan.
-        pending: names of gates with results that depend on data.
-        covered, missing: effects of the claim that the plan measures, and those that it does not measure.
+        gates: gates that the plan alone opens or closes.
+        pending: names of gates that depend on the measured data.
+        covered, missing: effects of the claim that the plan measures, and effects that it does not measure.
     """
 
     claim: Claim
@@ -69,9 +69,7 @@ class Outlook:
 
     def answer(self) -> str:
         word = "answer" if self.claim.is_question else "decide"
-        missing = [f"{', '.join(self.missing)} {'are' if len(self.missing) > 1 else 'is'} not in the plan"] * bool(
-            self.missing
-        )
+        missing = [f"the plan does not measure {', '.join(self.missing)}"] * bool(self.missing)
         other = [gate.text for gate in self._closed() if gate.name != "measured" or not gate.of]
         reasons = "; ".join([*missing, *other])
         if not reasons:
@@ -100,16 +98,16 @@ def decision_lines(plan: ExperimentPlan, kept: Sequence[Path] | None = None) -> 
     found = outlooks(plan, folders)
     if not found:
         return
-    yield f"decides      {sum(one.decides for one in found)} of {len(found)} claims and questions (some only in part):"
+    yield f"decides      {sum(one.decides for one in found)} of {len(found)} claims and questions, in whole or in part:"
     if not folders:
-        unknown = "so the list below checks neither the power nor whether the plan has all needed models"
-        yield f"  found no tables of {plan.experiment.name} in {RESULTS}/: {unknown}"
+        unknown = "so this list checks neither the statistical power nor whether the plan trains all needed models"
+        yield f"  found no stored tables of {plan.experiment.name} in {RESULTS}/, {unknown}"
     for one in found:
         yield from one.lines()
 
 
 def warning_of(plan: ExperimentPlan) -> str | None:
-    """Return a warning for a plan that can decide none of its claims, or None."""
+    """Return a warning if the plan can decide none of its claims, else None."""
     if plan.scale == UNJUDGED:
         return None
     found = outlooks(plan)
@@ -124,7 +122,7 @@ def _outlook(plan: ExperimentPlan, claim: Claim, folders: Sequence[Path]) -> Out
     with at_level(claim.level):
         fixed = list(plan.experiment.planned_gates(plan.configs, claim)) if plan.configs else []
     gates = [*_of_scale(plan), *_of_seeds(plan, claim), *fixed]
-    gates += [Gate("measured", False, f"{name} is not in the plan").about(name) for name in missing]
+    gates += [Gate("measured", False, f"the plan does not measure {name}").about(name) for name in missing]
     if folders and whole and not missing and not effects and plan.configs:
         gates.append(Gate("measured", False, "the plan lacks models that are needed to compute the effect"))
     if plan.seeds is not None and len(plan.seeds) > 1 and effects:
@@ -227,8 +225,8 @@ def _of_power(claim: Claim, effects: dict[str, Effect], count: int) -> Iterator[
                 else None
             )
         text = (
-            f"if seeds differ as the stored ones do, {count} seeds confirm the paper's effect in a fraction "
-            f"{found[0]:.2f} of simulated experiments, and reject an effect of zero in a fraction {found[1]:.2f}"
+            f"if the effect varies over seeds as in the stored tables, {count} seeds confirm the paper's effect in a "
+            f"fraction {found[0]:.2f} of simulated experiments, and reject a zero effect in a fraction {found[1]:.2f}"
         )
         text += f"; {enough} seeds would raise the first fraction to {PLANNED:g}" if enough and enough > count else ""
         gate = Gate("power", max(found) >= LIKELY, text, (*found, LIKELY))

@@ -71,6 +71,6 @@ def derive_findings(experiment: Experiment, tables: Tables, scale: str) -> dict[
 
 
 def invalid_of(summaries: Mapping[str, Mapping[str, Any] | None]) -> str | None:
-    """Return why the numbers cannot be right, or None."""
+    """Return the first run with invalid numbers and the reason, or None."""
     found = (f"{name}: {summary['invalid']}" for name, summary in summaries.items() if summary and summary["invalid"])
     return next(found, None)

@@ -77,15 +77,15 @@ class Experiment(ABC):
         return {}
 
     def live_run(self, scale: str, labels: list[str]) -> str | None:
-        """Return the label of the run that the page can compute in the browser, or None."""
+        """Return the label of the run with the model that the page evaluates in the browser, or None."""
         return None
 
     def live_process(self, run: Run) -> Process | None:
-        """Return the process that the page computes in the browser; None means the run's process."""
+        """Return the process for exact inference in the browser; None means the run's process."""
         return None
 
     def cells(self, labels: list[str]) -> dict[str, list[str]]:
-        """Return the parts of a seed: the labels of the models that are measured together, by name of the part."""
+        """Return the parts of a seed, by name: each lists the labels of models that are measured together."""
         return {label: [label] for label in labels} if self.measure_per_run else {ALL: labels}
 
     def measurements(self, scale: str) -> dict[str, Any]:
@@ -96,7 +96,7 @@ class Experiment(ABC):
 
     @abstractmethod
     def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> MeasuredTables:
-        """Return the measured tables of one group, for all models or for the models of one part of a seed."""
+        """Return the tables of one group of measurements, for all models or for one part of a seed."""
 
     @abstractmethod
     def figures(self, tables: Tables) -> list[Figure]:
@@ -105,7 +105,7 @@ class Experiment(ABC):
     def without_training(self, tables: Tables) -> Tables | None:
         """Return the tables that untrained networks would give, for tests of the claims; None if they are unknown.
 
-        By default, the rows of untrained networks replace those of trained ones.
+        By default, the rows of untrained networks replace the rows of trained networks.
         """
         return untrained(tables)
 
@@ -114,7 +114,7 @@ class Experiment(ABC):
         return counting(tables)
 
     def planned_gates(self, configs: Mapping[str, RunConfig], claim: Claim) -> Iterable[Gate]:
-        """Return the gates (preconditions) of a claim whose result follows from the plan alone; see `decidable`.
+        """Return the gates (preconditions) of a claim that the plan alone opens or closes; see `decidable`.
 
         Args:
             configs: configurations of the models, by label.
@@ -127,7 +127,7 @@ class Experiment(ABC):
         return tables
 
     def findings(self, tables: Tables) -> list[Finding]:
-        """Return the verdicts of all claims that the experiment decides."""
+        """Return the findings: the verdicts of all claims of the experiment, then `notes`."""
         return [claim.evaluate(tables) for claim in claims_of(self.name)] + self.notes(tables)
 
     def notes(self, tables: Tables) -> list[Finding]:
@@ -143,7 +143,7 @@ class Experiment(ABC):
         return []
 
     def facts(self, sizes: dict[str, Any]) -> list[dict[str, str]]:
-        """Return named facts for the page, for experiments without training."""
+        """Return named facts for the page: by default, the sizes of the measurements."""
         return [{"name": key.replace("_", " "), "value": ", ".join(map(str, _listed(v)))} for key, v in sizes.items()]
 
 

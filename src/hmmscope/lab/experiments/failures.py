@@ -8,10 +8,10 @@ from hmmscope.training.signals import Interrupted
 
 
 class Failures:
-    """Context manager that collects failures; its end raises one error, with the exit code of the first failure.
+    """Context manager that collects failures and raises one error at its end, with the first failure's exit code.
 
     Args:
-        what: name of the work, at the start of messages.
+        what: name of the work, with which messages start.
     """
 
     def __init__(self, what: str) -> None:
@@ -23,11 +23,11 @@ class Failures:
 
     def __exit__(self, kind: object, error: BaseException | None, _: object) -> None:
         if isinstance(error, FullDiskError):
-            raise FullDiskError(f"{self._what}: {error}; free space, then add --resume to continue") from error
+            raise FullDiskError(f"{self._what}: {error}; free space, then repeat the command with --resume") from error
         if error is None and self._failed:
             name, code, line = self._failed[0]
             others = f"; {len(self._failed) - 1} more failed: {', '.join(n for n, *_ in self._failed[1:4])}"
-            rule = "all other parts are complete; run the same command with --resume to try again"
+            rule = "all other tasks are complete; run the same command with --resume to try again"
             more = others if len(self._failed) > 1 else ""
             raise PartlyFailedError(f"{self._what}: {name} failed (error[{code}] {line}){more}; {rule}", code)
 
@@ -36,7 +36,7 @@ class Failures:
 
     @contextmanager
     def of(self, name: str) -> Iterator[None]:
-        """Record an exception inside the block as a failure; interrupts and a full disk are raised."""
+        """Record an exception inside the block as a failure; interrupts and `FullDiskError` are raised."""
         try:
             yield
         except Interrupted:

@@ -40,13 +40,13 @@ def forecast(
     yield f"tokens       {repeats * sum(found.tokens for found in counted.values()):,}"
     flops = [found.flops for found in counted.values() if found.flops is not None]
     if len(flops) == len(counted):
-        yield f"FLOPs        {repeats * sum(flops):.3g} (matrix products, forward and backward)"
+        yield f"FLOPs        {repeats * sum(flops):.3g} (matrix products of forward and backward passes)"
     yield f"disk         about {repeats * sum(found.disk_bytes for found in counted.values()) / 1e6:,.1f} MB of checkpoints"
     most = max(counted, key=lambda label: counted[label].memory_bytes or 0)
     if counted[most].memory_bytes:
         yield f"memory       about {(counted[most].memory_bytes or 0) / 2**30:.2f} GiB for a step of {most}"
     yield from _time(plan, counted, repeats, measure)
-    yield f"measures     with {sizes}; the time above does not include measuring"
+    yield f"measures     with {sizes}; the estimates above do not include these measurements"
 
 
 def _time(plan: ExperimentPlan, counted: dict[str, ResourceEstimate], repeats: int, measure: bool) -> Iterator[str]:
@@ -65,7 +65,7 @@ def _time(plan: ExperimentPlan, counted: dict[str, ResourceEstimate], repeats: i
     elif plan.scale in ON_GPU and None not in on_gpu:
         return
     elif None in here:
-        yield "time         unknown, because the operations of one model cannot be counted; add --measure"
+        yield "time         unknown, because the FLOPs of one model cannot be counted; add --measure to time steps"
     else:
         total = sum(one for one in here if one is not None)
         yield f"time         about {duration(repeats * total)} of {by} to train, {BY_COUNT}; --measure times a few steps"

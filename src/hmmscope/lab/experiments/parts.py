@@ -1,6 +1,6 @@
 """Parts of a seeded experiment: a part is the stored measurement of some or all models of one seed.
 
-    OUT/parts/seed-0/<name>.json    a part: its tables, and the versions that measured it
+    OUT/parts/seed-0/<name>.json    a part: its tables, and how they were measured
     OUT/tables/<name>.jsonl         the rows of all parts, in order
     OUT/parts.jsonl                 the index: number of rows of each part in each table
 
@@ -69,7 +69,7 @@ class MeasuredPart:
         found = store.read_json(self.path(out), managed=True)
         # older parts have no digest
         if not isinstance(found, dict) or found.pop("sha256", _digest(found)) != _digest(found):
-            raise DamagedError(f"{self.path(out)}: altered; remove the file and run again")
+            raise DamagedError(f"{self.path(out)}: was altered; remove the file and repeat the command with --resume")
         return found
 
     def write(
@@ -139,7 +139,7 @@ def write_tables(out: Path, names: Sequence[str], parts: Sequence[MeasuredPart])
 
 
 class BuildRecord:
-    """Record of which runs and which version gave the tables of an experiment without seeds (made.json).
+    """Record (made.json) of the runs and measurement version behind each table of an experiment without seeds.
 
     Args:
         out: folder of the experiment.
@@ -170,7 +170,7 @@ class BuildRecord:
 
 
 class StoredParts:
-    """Parts that are read from the tables and the index of an experiment's folder.
+    """Stored parts of an experiment, read from its folder so that another run can reuse them.
 
     Args:
         folder: folder with experiment.json, tables/ and parts.jsonl.
@@ -204,7 +204,7 @@ class StoredParts:
         return len(self._made)
 
     def give(self, part: MeasuredPart, out: Path, sizes: Mapping[str, Any]) -> str | None:
-        """Write a part into `out` and return None, or return why it cannot be reused."""
+        """Write a stored part into `out`, or return why it cannot be reused (None if it is not stored)."""
         made = self._made.get((part.seed, part.name))
         if made is None:
             return None

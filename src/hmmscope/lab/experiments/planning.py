@@ -66,7 +66,7 @@ def plan_of(name: str, scale: str, overrides: dict[str, str], seeds: int | Seque
     if chosen is not None:
         for key in ("seed", "process.seed"):
             if key in changes:
-                raise InputError(f"--{key}: is determined by --seeds; give a list such as --seeds 0,5,7")
+                raise InputError(f"--{key}: is determined by --seeds; choose the seeds there, such as --seeds 0,5,7")
     configs = {label: pinned(config_from_data(data, changes)) for label, data in configured.items()}
     for label, data in configured.items():
         for section in ("process", "layout", "model"):
@@ -74,7 +74,7 @@ def plan_of(name: str, scale: str, overrides: dict[str, str], seeds: int | Seque
             planned = data.get(section, {}).get("name", got)
             planned = getattr(registry.entries(section).get(planned), "name", planned)  # the stored name
             if got != planned:
-                raise InputError(f"{section}.name: {name} measures {planned}, got {got!r}; change only its fields")
+                raise InputError(f"{section}.name: must be {planned} in experiment {name}, got {got!r}")
     return ExperimentPlan(experiment, scale, choices, sizes, configs, chosen)
 
 
@@ -113,7 +113,7 @@ def _range(known: Sequence[float]) -> tuple[float, float]:
 def _seeds(experiment: Experiment, scale: str, seeds: int | Sequence[int] | None) -> tuple[int, ...] | None:
     if not experiment.num_seeds:
         if seeds is not None:
-            raise InputError(f"seeds: {experiment.name} is not a seeded experiment; omit --seeds")
+            raise InputError(f"seeds: {experiment.name} is not run once per seed; omit --seeds and --num-seeds")
         return None
     wanted = experiment.num_seeds[scale] if seeds is None else seeds
     found = tuple(range(min(wanted, 1001))) if isinstance(wanted, int) else tuple(check_seed(seed) for seed in wanted)

@@ -1,10 +1,10 @@
 """Protocols: the plan and the decision rules of an experiment, committed to git before its first run.
 
     hmmscope run limits-fig3 --scale medium --seeds 8,9,10 --dry-run --protocol fig3.json     writes the protocol only
-    git add fig3.json && git commit                                                           proves the time
+    git add fig3.json && git commit                                                           dates it
     hmmscope run limits-fig3 --scale medium --seeds 8,9,10 --protocol fig3.json --out DIR     runs under the protocol
 
-A verdict is confirmatory if and only if all parts were measured under a protocol that contains the current rule.
+A verdict is confirmatory if and only if all parts were measured under a protocol that contains its current rule.
 """
 
 import hashlib
@@ -58,12 +58,12 @@ def protocol_for(plan: ExperimentPlan, path: Path) -> Protocol:
         )
     difference = config_difference(found.plan, wanted["plan"])
     if difference:
-        raise InputError(f"protocol: {path} is for another plan ({'; '.join(difference[:4])}); commit a new one")
+        raise InputError(f"protocol: {path} is for another plan ({'; '.join(difference[:4])}); commit a new protocol")
     if found.measurement != wanted["measurement"]:
         versions = f"version {found.measurement} of the measurement; the current version is {wanted['measurement']}"
-        raise InputError(f"protocol: {path} has {versions}; write and commit a new one")
+        raise InputError(f"protocol: {path} has {versions}; write and commit a new protocol")
     for claim in claims_of(plan.experiment.name):
         why = None if claim.rule is None else found.against(claim)
         if why is not None:
-            raise InputError(f"protocol: {path} does not fit claim {claim.name} ({why}); write and commit a new one")
+            raise InputError(f"protocol: {path} does not fit claim {claim.name} ({why}); commit a new protocol")
     return found

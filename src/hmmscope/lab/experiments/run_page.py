@@ -82,7 +82,7 @@ class Description:
 
     Attributes:
         about: contents of experiment.json.
-        findings: one finding, on the distance to the optimum.
+        findings: the distance to the optimum or, if it is unknown, the comparison with a baseline.
         figures: figures of the predictions and of the losses over training.
     """
 
@@ -121,14 +121,14 @@ def description(run: Run) -> Description:
     ]
     predictions = Figure(
         name="predictions",
-        title="Predictions and the optimum" if target.exact else "Predictions and n-grams",
-        caption=f"{_asked(run)} is predicted by the model"
+        title="Predictions and the optimum" if target.exact else "Predictions and baselines",
+        caption=f"{_asked(run)} is predicted by the model; references are"
         + (
-            ", the Bayes optimum"
+            " the Bayes optimum"
             if target.exact
-            else ", n-grams trained on the training part"
+            else " baselines fitted to the training part"
             if given
-            else ", the filter of the HMM"
+            else " the filter of the HMM"
         )
         + (" and in-context n-grams." if run.config.target == "observation" and target.kind == "law" else "."),
         panels=tuple(panels),
@@ -141,7 +141,7 @@ def description(run: Run) -> Description:
         "experiment": "train",
         "title": f"{model_name(run.config.model)} on {title}",
         "summary": f"This page compares a model that predicts {_asked(run)[0].lower()}{_asked(run)[1:]} with "
-        + ("the Bayes-optimal prediction." if target.exact else "n-grams, because the optimum is unknown."),
+        + ("the Bayes-optimal prediction." if target.exact else "simple baselines, because the optimum is unknown."),
         "scale": "own",
         "version": __version__,
         "command": again,
@@ -193,8 +193,8 @@ def _distance_finding(summary: dict, kind: str) -> Finding:
         return Finding(
             title=f"Comparison with {'n-grams' if of_symbols else 'autoregressions'}",
             text=(
-                f"The optimum is unknown ({summary['no_optimum']}). The model's loss is {summary['loss']:.4f}; the "
-                f"best {'n-gram ' * of_symbols}baseline ({summary['baseline']}) has {summary['baseline_loss']:.4f}."
+                f"The optimum is unknown ({summary['no_optimum']}). The losses are {summary['loss']:.4f} (model) and "
+                f"{summary['baseline_loss']:.4f} ({summary['baseline']}, the best {'n-gram ' * of_symbols}baseline)."
             ),
             verdict="open",
             value=summary["loss"] - summary["baseline_loss"],

@@ -63,16 +63,16 @@ def run_experiment(
 ) -> Path:
     plan = plan_of(name, scale, overrides or {}, seeds)
     given = {
-        "trained": trained,
+        "pool": trained,
         "executor": executor,
-        "from": kept,
-        "first": first,
+        "reuse": kept,
+        "only-first": first,
         "measure-only": measure_only or None,
     }
     wrong = next((option for option, value in given.items() if value is not None), None)
     if plan.seeds is None and wrong is not None:
         option = "jobs or executor" if wrong == "executor" else wrong
-        raise InputError(f"{option}: {name} is not a seeded experiment; omit this option")
+        raise InputError(f"{option}: {name} is not run once per seed; omit this option")
     before = None if kept is None else StoredParts(kept, name, scale)
     pool = out.parent / "trained" if trained is None else trained
     fixed = None if protocol is None else protocol_for(plan, protocol)
@@ -195,7 +195,7 @@ def _claim_folder(
         before = store.read_json(path, managed=True)
         store.check_format(before, "experiment", path)
         if not isinstance(before.get("config"), dict):
-            raise DamagedError(f"{path}: must be a mapping with the key config, itself a mapping")
+            raise DamagedError(f"{path}: must be a mapping, with a mapping under its key 'config'")
         if before.get("experiment") != experiment.name:
             raise RefusedError(f"{out}: holds the experiment {before.get('experiment')}; choose another --out")
         difference = config_difference(before["config"], config)
