@@ -168,7 +168,7 @@ def test_use_is_told_of_many_sequences_beside_random_changes() -> None:
     assert "disturbs" not in told
     away = {"used": used(deaf, dataset, "residual.1"), "learned": None}
     away["used"]["random"] |= {"low": -0.4, "high": -0.2}
-    assert "it only disturbs the prediction" in of_use(away)
+    assert "such a change only disturbs the prediction" in of_use(away)
     assert "In 64 held-out sequences, at 2 positions each, residual.1 was changed" in told
 
 
@@ -184,7 +184,7 @@ def test_the_headline_says_how_much_an_r2_is_and_who_is_ahead(r2: float, word: s
     assert (
         f"An affine map of residual.3, the output of layer 3, recovers {word} of the belief: R² is {r2:.3f} (1 " in said
     )
-    assert "its untrained controls, the same architecture with other initial weights, have R² 0.075" in said
+    assert "the untrained controls, the same architecture with other initial weights, have R² 0.075" in said
     assert "the model's loss is lower than that of the n-gram baseline by 0.100 [0.050, 0.150]" in said
     assert "higher than that of the n-gram baseline by 0.100 [0.050, 0.150]" in sentence(
         data | {"ahead": {"value": -0.1, "low": -0.15, "high": -0.05}}

@@ -132,7 +132,7 @@ def test_links_are_not_followed(folder: Path, tmp_path: Path) -> None:
 
 
 def test_no_folder_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="needs the folder"):
+    with pytest.raises(InputError, match="no folder is given"):
         page.write_page([], tmp_path / "page.html")
     with pytest.raises(InputError, match="not a folder"):
         page.write_page([tmp_path / "none"], tmp_path / "page.html")

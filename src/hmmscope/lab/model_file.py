@@ -1,4 +1,4 @@
-"""Python files that build models; each is read once, so that the bytes that are hashed are the bytes that run."""
+"""Python files that build models; each is read once, so the hashed bytes are the bytes that run."""
 
 import argparse
 import ast
@@ -90,7 +90,7 @@ class ModelFile:
 
     @contextmanager
     def imports_nothing_beside(self) -> Iterator[None]:
-        """Raise InputError for imports from the file's folder: before the block by its code, after it by loaded modules."""
+        """Raise InputError for imports from the file's folder, by its code before and by loaded modules after the block."""
         self._require_none(self.siblings())
         modules, folder = {*sys.modules}, self.path.parent.resolve()
         installed = {place for one in sys.path if folder in (place := Path(one).resolve()).parents}  # an environment
@@ -105,8 +105,8 @@ class ModelFile:
     def _require_none(self, siblings: list[str]) -> None:
         if siblings:
             raise InputError(
-                f"{self.path}: imports {', '.join(siblings)[:100]} from its own folder, but the digest of an entry covers "
-                "one file; move that code into the file, or install it as a package"
+                f"{self.path}: imports {', '.join(siblings)[:100]} from its own folder, but the digest of a benchmark "
+                "entry covers one file only; move that code into the file, or install it as a package"
             )
 
     def _is_beside(self, name: str) -> bool:
@@ -163,7 +163,7 @@ def kept_running() -> Iterator[None]:
         if os.environ.get("WORLD_SIZE", "1") != "1":  # torchrun workers end together
             raise
         raise InputError(
-            f"model: its code called sys.exit (SystemExit: {error.code}); it must return instead"
+            f"model: the model's code called sys.exit (SystemExit: {error.code}); let it return instead"
         ) from None
 
 
@@ -185,7 +185,7 @@ def _ends_raise() -> Iterator[None]:
 
 @contextmanager
 def imports_beside(path: Path) -> Iterator[None]:
-    """Let code inside the block import from its own folder, as Python does for a script."""
+    """Let code inside the block import from the folder of the file `path`, as a script can."""
     folder = str(path.parent.resolve())
     sys.path.insert(0, folder)
     try:

@@ -191,7 +191,7 @@ def call_on_tokens(model: Any, tokens: Tensor, name: str | None = None, given: M
     try:
         return model(tokens, **options) if first is None else model(**{first: tokens}, **options)
     except SystemExit as end:
-        raise InputError(f"model: its code called sys.exit (SystemExit: {end}); it must return instead") from end
+        raise InputError(f"model: the model's code called sys.exit (SystemExit: {end}); let it return instead") from end
 
 
 _FOLLOWS = object()

@@ -202,7 +202,7 @@ def test_a_model_that_ends_the_process_in_training_is_no_success(tmp_path, capsy
     words = ["--tasks", "rrxor", "--steps", "1", "--out", str(tmp_path / "out")]
     assert main(["benchmark", str(path), *words]) == 2
     assert "code called sys.exit (SystemExit: 0)" in capsys.readouterr().err
-    with pytest.raises(InputError, match=r"model: its code called sys.exit"):
+    with pytest.raises(InputError, match=r"model: the model's code called sys.exit"):
         hmmbench.benchmark(build, tmp_path / "again", tasks=("rrxor",), num_steps=1)
     assert os._exit is end
 

@@ -26,7 +26,7 @@ def explained(process: Process) -> dict[str, Any]:
         words.append(f"Its observations are vectors of {_count(process.num_symbols, 'number')}.")
     elif process.data is not None:
         counted = _count(process.num_symbols, "symbol")
-        words.append(f"It holds recorded sequences of {counted}; their distribution is unknown.")
+        words.append(f"It consists of recorded sequences over {counted}; the distribution of the sequences is unknown.")
     elif COMPONENTS in process.uses_hmm_inference:
         words.append(
             f"Each sample comes from one of {process.num_components:,} HMMs (components). The component is drawn at "

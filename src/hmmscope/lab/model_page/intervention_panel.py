@@ -1,4 +1,4 @@
-"""Intervention for the model page: predictions after the belief in a layer is moved towards a state in steps."""
+"""Intervention for the model page: predictions after the belief in a layer is moved stepwise towards a state."""
 
 from typing import Any
 
@@ -20,11 +20,11 @@ USED, POSITIONS = 256, 2
 
 
 def pushed(model: nn.Module, dataset: ProcessDataset, layer: str) -> dict[str, Any]:
-    """Return predictions after moving the belief about one HMM at one position of a layer towards each state.
+    """Return predictions after the belief that a layer encodes at one position is moved towards each HMM state.
 
     With fraction a towards state s (one-hot e_s), the belief b becomes b' = (1 - a) b + a e_s, and the activation x
-    becomes x + (b' - read(x)) G. The affine map read returns beliefs, and G (`writing`) maps their changes to
-    activations. "exact" holds the Bayes optimum for b'.
+    becomes x + (b' - read(x)) G. The affine map read decodes beliefs from activations; the matrix G (`writing`) maps
+    changes of beliefs to changes of activations. "exact" holds the Bayes-optimal prediction for b'.
     """
     process = dataset.process
     taken, times = registry.adapted(model, [layer]), belief_times(dataset)
@@ -70,8 +70,8 @@ def pushed(model: nn.Module, dataset: ProcessDataset, layer: str) -> dict[str, A
 def used(model: nn.Module, dataset: ProcessDataset, layer: str) -> dict[str, Any]:
     """Measure how predictions change when the belief of another sequence is written into a layer.
 
-    The value is how far predictions move to the Bayes-optimal prediction for that belief, as a fraction of their
-    distance (total variation); "random" holds the value for random changes of equal norm.
+    The value is the fraction of the total-variation distance to the Bayes-optimal prediction for that belief that this
+    change closes; "random" holds the fraction that random changes of equal norm close.
     """
     options = InterventionOptions(num_positions=POSITIONS)
     rows = belief_interventions(

@@ -1,4 +1,4 @@
-"""`look`: write the page of a model and its training process."""
+"""`look`: write the page that compares a model with the Bayes optimum."""
 
 import html
 import json
@@ -52,7 +52,7 @@ class ModelPage(Tabular):
 
     @property
     def losses(self) -> ResultTable:
-        """Return rows (name, role, value, low, high) of the losses of optimum, model and baselines."""
+        """Return rows (name, role, value, low, high) of the losses of optimum, model, baseline and controls."""
         return self._table("losses", self.data["losses"], "value")
 
     @property
@@ -130,15 +130,15 @@ def look(
     options: InstrumentOptions | None = None,
     device: str | None = None,
 ) -> ModelPage:
-    """Compare one model with its exact optimum, on an offline page or inline in a notebook.
+    """Compare one model with the Bayes optimum of its process, on an offline page or inline in a notebook.
 
     The page shows the losses of the model, the optimum, the best n-gram baseline and untrained controls; belief maps of
     each layer before and after training; attention; and an intervention. If the page can run the model in the browser,
     readers can also enter symbols of their own.
 
     Args:
-        model: Any module from tokens (batch, time) to logits; a run, or its folder.
-        process: The training process (object, name or file), a dataset, or sequences; a run has its own process.
+        model: A module that maps tokens (batch, time) to logits, a run, or the folder of a run.
+        process: The process of the training data (object, name or file), a dataset, or sequences; not for a run.
         out: Path of the page, ending in .html.
         layers: Names of modules; their outputs are regressed on beliefs (default: the residual stream).
         length: Number of observations in a sample, as in training; needed for a module that does not store it.
@@ -148,11 +148,11 @@ def look(
         device: Device on which the model runs; the model is moved back at the end.
 
     Raises:
-        InputError: Missing model, process or length, a model that does not fit the process, or `out` without .html.
+        InputError: Model, process or length is missing, the model does not fit, or `out` does not end in .html.
     """
     if out is not None and require_path("out", out).suffix not in (".html", ".htm"):
         raise InputError(f"out: must end in .html, got {os.fspath(out)!r}")
-    options = options_of(options, InstrumentOptions).without(observer="must be unset; the page uses the process")
+    options = options_of(options, InstrumentOptions).without(observer="must be unset: the page uses the process")
     num_points = 4000 if options.num_points is None else options.num_points
     require_count("num_points", num_points, 100)
     require(1 <= num_samples <= MOST_SAMPLES, "num_samples", f"must be in [1, {MOST_SAMPLES}]", num_samples)
@@ -198,7 +198,7 @@ def _of_module(model: nn.Module, process: Any, options: InstrumentOptions, lengt
 
 def _of_run(run: Run, process: Any, options: InstrumentOptions, length: int | None) -> PageInputs:
     if process is not None or length is not None:
-        raise InputError("process: a run has its own process and length; pass run.model to choose others")
+        raise InputError("process: a run has its own process and length; omit both, or pass run.model instead")
     block_length = run.config.training.block_length
     lines = () if block_length else rehearsed(run.model, run.dataset("probe"), run.target)
     before = run.untrained()

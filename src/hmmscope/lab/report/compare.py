@@ -21,12 +21,12 @@ _REFERENCES = ("optimum", "ceiling", "baseline")
 
 
 def compare(figures: Mapping[str, list[Figure]]) -> list[Figure]:
-    """Return a combined figure for each name of a figure that at least two experiments have.
+    """Return a combined figure for each figure name that at least two experiments have.
 
-    It shows the models, named by experiment, and references that are equal in all experiments.
+    A combined figure shows models, labelled by experiment, and references that are equal in all experiments.
 
     Args:
-        figures: Figures of each experiment, by its name on the page.
+        figures: Figures of each experiment, by the experiment's name on the page.
     """
     names = dict.fromkeys(figure.name for group in figures.values() for figure in group)
     found = []

@@ -1,6 +1,6 @@
 """Initial selection and views of an `Explorer` (a panel with settings to choose), for Matplotlib and browsers.
 
-A choice is a setting, such as the number of layers. A view is a set of choices with all values shown at once.
+A choice is a setting, such as the number of layers. A view shows all values of some choices at once.
 """
 
 from collections import Counter
@@ -20,7 +20,7 @@ class View:
     """Names and styles of the curves in a view.
 
     Attributes:
-        open: Indices of the choices with all values shown, ascending.
+        open: Indices of the choices of which all values are shown, ascending.
         keys: Role and name of each curve.
         styles: Style for each of the keys.
     """
@@ -72,7 +72,7 @@ def _turns(panel: Explorer, indices: list[int], open_choices: tuple[int, ...]) -
 
 
 def first_chosen(panel: Explorer) -> tuple[str | None, ...]:
-    """Return the initial selection: the values of the first curve, but None (all values) for the overlaid choice."""
+    """Return the initial selection: the values of the first curve, but None (all values) for `panel.overlay`."""
     return tuple(None if choice == panel.overlay else panel.first(choice) for choice in panel.choices)
 
 

@@ -37,7 +37,7 @@ class About:
         experiment: Name of the experiment on the command line.
         title: Title of the experiment, a few words.
         summary: A paragraph on the question and the method.
-        scale: Size of the experiment: smoke, small, gpu or paper.
+        scale: Size of the experiment: smoke, small, medium, gpu, paper, or own (a user's).
         version: Version of hmmscope that wrote the folder.
         command: Command that reproduces this folder.
         created: Date of the results, such as 2026-11-21, or empty.
@@ -95,7 +95,7 @@ def read_experiment(folder: Path) -> ExperimentFolder:
     about = store.read_json(about_path, managed=True)
     store.check_format(about, "experiment", about_path)
     if not isinstance(about.get("config"), dict):
-        raise DamagedError(f"{about_path}: must be a mapping with the key 'config', itself a mapping")
+        raise DamagedError(f"{about_path}: must be a mapping, with a mapping under its key 'config'")
     config = about.pop("config")
     for key in ("rules", "protocol", "begun"):
         about.pop(key, None)
@@ -207,7 +207,7 @@ def _read_live(path: Path) -> dict[str, Any] | None:
         known = all(isinstance(x, float) or (x is None and said["verdict"] == "not told") for x in numbers)
         if not plain or (name == "beyond" and not known):
             raise DamagedError(
-                f"{path}: key '{name}' must be a mapping with a verdict, its text, and numbers unless it is undecided"
+                f"{path}: key '{name}' must be a mapping with texts 'verdict' and 'text' (and numbers 'r2', 'twins')"
             )
     return data | told
 

@@ -52,7 +52,7 @@ def as_latex(text: str) -> str:
 
 def require_latex() -> None:
     if shutil.which(PROGRAM) is None:
-        raise ResourceError(f"style: latex needs {PROGRAM} (Debian: texlive-latex-recommended, texlive-pictures)")
+        raise ResourceError(f"style: latex needs {PROGRAM} (on Debian: texlive-latex-recommended, texlive-pictures)")
 
 
 def _letter(char: str) -> str:

@@ -101,11 +101,11 @@ def sentence(data: dict[str, Any]) -> str:
     if beliefs is not None:
         size = next(word for least, word in _SIZES if beliefs["r2"] >= least)
         twins = (
-            "" if beliefs["twins"] is None else f"; its untrained controls, {_TWINS}, have R² {beliefs['twins']:.3f}"
+            "" if beliefs["twins"] is None else f"; the untrained controls, {_TWINS}, have R² {beliefs['twins']:.3f}"
         )
         found.append(
-            f"An affine map of {described_layer(beliefs['best'])} recovers {size} of the belief: R² is {beliefs['r2']:.3f} "
-            f"(1 is perfect){twins}."
+            f"An affine map of {described_layer(beliefs['best'])} recovers {size} of the belief: R² is "
+            f"{beliefs['r2']:.3f} (1 is perfect){twins}."
         )
         beyond = _BEYOND["nothing" if nothing and beliefs["verdict"] == "more" else beliefs["verdict"]]
         found.append(f"{beyond}: {beliefs['text'].removeprefix('not told: ').removeprefix('not identifiable: ')}.")
@@ -118,7 +118,7 @@ def _of_losses(data: dict[str, Any]) -> str:
     which = "" if ahead is None else _ahead(ahead)
     if above is None:
         return f"{which[0].upper()}{which[1:]}." if which else ""
-    beside = f"; the best n-gram baseline is {_told(losses['ngram']['above'])} above it, and {which}" if which else ""
+    beside = f"; the best n-gram's is {_told(losses['ngram']['above'])} above the optimum, and {which}" if which else ""
     return f"The model's loss is {_told(above)} {unit} above the exact optimum{beside}."
 
 
@@ -137,17 +137,17 @@ def _told(number: dict[str, float]) -> str:
 
 
 #: End of the sentence on a random change that moves predictions away from the target.
-_DISTURBED = ", so it only disturbs the prediction"
+_DISTURBED = ", so such a change only disturbs the prediction"
 
 
 def of_use(data: dict[str, Any]) -> str:
     found, learned = data["used"], data["learned"]
     said = (
-        f"In {found['samples']} held-out sequences, at {found['positions']} positions each, {found['layer']} was changed so "
-        f"that it encodes the belief of another sequence. The model's prediction of the next symbol then moved "
+        f"In {found['samples']} held-out sequences, at {found['positions']} positions each, {found['layer']} was made "
+        f"to encode the belief of another sequence. The model's prediction of the next symbol then moved "
         f"{found['text']} of the way to the Bayes-optimal prediction for that belief (0: no change, 1: all the way, "
-        f"below 0: away from it). An equally large change in a random direction moved it {found['random_text']} of "
-        f"the way{_DISTURBED if found['random']['high'] < 0 else ''}."
+        f"below 0: away from it). An equally large change in a random direction moved the prediction "
+        f"{found['random_text']} of the way{_DISTURBED if found['random']['high'] < 0 else ''}."
     )
     if learned is not None and learned["verdict"] == "nothing":
         return said

@@ -48,10 +48,10 @@ LONG = 12  # rows from which a table scrolls in its own box
 def write_page(folders: list[Path], out: Path) -> Path:
     """Write the page of the experiments in `folders` to `out` atomically, and return `out`.
 
-    If `out` is inside a folder with checksums, the checksum of the page is added to them.
+    If `out` is inside a folder with checksums (`hmmscope.storage.seals`), the page's checksum is added.
     """
     if not folders:
-        raise InputError("report: needs the folder of an experiment")
+        raise InputError("report: no folder is given; give the folder of an experiment")
     return write_page_of([read_experiment(Path(folder)) for folder in folders], Path(out))
 
 
@@ -172,7 +172,7 @@ def _cell(value: Any, right: bool) -> tuple[str, bool, str | None]:
 def _labels(paths: list[Path]) -> list[str]:
     parts = [Path(os.path.abspath(path)).parts for path in paths]
     if len(set(parts)) < len(parts):
-        raise InputError("report: the same folder is given twice")
+        raise InputError("report: the same folder is given twice; give each folder once")
     count = 1
     while len({part[-count:] for part in parts}) < len(parts):
         count += 1

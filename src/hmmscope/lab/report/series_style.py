@@ -1,6 +1,6 @@
 """Colour, line and marker of a series by its role, for Matplotlib and browsers.
 
-Names that differ only in a number, such as "1 layer" and "2 layers", get colours from a scale.
+Names that differ only in a number, such as "1 layer" and "2 layers", get colours from a sequential scale.
 """
 
 import re
@@ -118,7 +118,7 @@ def key(series: Series) -> Key:
 
 
 def styles(figure: Figure) -> dict[Key, SeriesStyle]:
-    """Return the style of every series of `figure`, in legend order: by role, then by appearance."""
+    """Return the style of every series of `figure`, in legend order: by role, then by first occurrence."""
     panels = [panel for panel in figure.panels if isinstance(panel, Lines | Bars)]
     return styles_of(key(series) for panel in panels for series in panel.series)
 

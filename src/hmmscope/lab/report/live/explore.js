@@ -195,7 +195,7 @@ class Explorer {
     const { part, session, host, data } = this;
     const least = () => session.process.states.map((_, s) => s).reduce((a, b) => (this.moment.known.belief[b] < this.moment.known.belief[a] ? b : a));
     const write = ["Write another belief", () => (this.shown || this.step(), this.pushTo(least()))];
-    const ablate = ["Take a head away", () => part.attention.querySelector("[aria-pressed=false]")?.click()];
+    const ablate = ["Ablate a head", () => part.attention.querySelector("[aria-pressed=false]")?.click()];
     const deeds = [
       ["Type a symbol", () => this.type(this.moment.optimum.reduce((most, share, v, all) => (share > all[most] ? v : most), 0))],
       ["Hide or show the states", () => part.hide.click()],

@@ -18,7 +18,7 @@
         this.#panel("exact", "by Bayes' rule", () => this.exact),
         ...layers.map((layer) => {
           const points = { after: places(layer.after), before: layer.before && places(layer.before) };
-          const name = layer.name === best ? `${layer.name}, read best` : layer.name;
+          const name = layer.name === best ? `${layer.name}, best layer` : layer.name;
           return this.#panel(name, () => this.#caption(layer), () => points[this.when]);
         }),
       ];

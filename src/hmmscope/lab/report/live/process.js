@@ -133,7 +133,7 @@ class NGram {
   }
 
   get title() {
-    const words = ["letter frequencies", "1 letter back", "2 letters back"][this.order];
+    const words = ["order 0 (symbol frequencies)", "order 1", "order 2"][this.order];
     return this.tables ? `n-gram, ${words}` : `n-gram of this sequence, ${words}`;
   }
 
