@@ -273,7 +273,7 @@ def test_one_long_sequence_goes_through_to_its_page(tmp_path: Path, capsys: pyte
     assert "cut into 50 pieces of at most 16" in out
     assert (tmp_path / "w" / "report.html").is_file()
     about = json.loads((tmp_path / "w" / "experiment.json").read_text())
-    assert "over the test part, 5 of 50 pieces cut from 1 sequence" in about["intervals"]
+    assert "over the test part (5 of 50 pieces cut from 1 sequence" in about["intervals"]
     hmm = hs.load_process(tmp_path / "w" / "hmms" / "1.json")
     assert hs.SequenceData(tmp_path / "w.csv", symbols_from=hmm).lengths.tolist() == [800]
 
@@ -302,7 +302,7 @@ def test_one_piece_of_a_test_part_decides_nothing(tmp_path: Path, capsys: pytest
     assert "[" not in out
     assert "(HMM of 1 state)" in out
     about = json.loads((tmp_path / "a" / "experiment.json").read_text())
-    assert about["intervals"] == "There are no intervals: the test part has only one piece, of 3 sequences in all."
+    assert about["intervals"] == "There are no intervals: the test part has only one of 3 sequences."
 
 
 def test_entropies_by_counting() -> None:

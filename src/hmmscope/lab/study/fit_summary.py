@@ -65,7 +65,7 @@ def _goodness(rows: Sequence[dict[str, Any]]) -> Figure:
         own = Rows([row | {"x": x} for x, row in enumerate((row for row in rows if row["family"] == family), 1)])
         of_data = curve(own, "x", "data", "model", bands=False, pool=False)
         simulated = curve(own, "x", "simulated, 95 %", "ceiling", y="mean", pool=False)
-        label = {"runs": "length of the run (the last bar includes longer runs)", "autocorrelation": "lag"}
+        label = {"runs": "run length (the last point includes longer runs)", "autocorrelation": "lag"}
         x_label = label.get(family.split()[0], "n-grams, the most frequent first")
         title = f"{family}, p {own[0]['adjusted']:.2g}"
         panels.append(lines(title, of_data, simulated, x_label=x_label, y_label="share"))
@@ -73,7 +73,8 @@ def _goodness(rows: Sequence[dict[str, Any]]) -> Figure:
         name="goodness",
         title="Goodness of fit of the HMM chosen by BIC",
         caption="Each panel shows one family of statistics of the training part, with mean and 95 % band over "
-        f"{SIMULATIONS} simulations. p is the p-value of the largest deviation in a family, times the number of families.",
+        f"{SIMULATIONS} simulations of the HMM. p is the p-value of the family's largest deviation, times the number "
+        "of families.",
         panels=tuple(panels),
     )
 
@@ -90,9 +91,9 @@ def _entries(rows: Sequence[dict[str, Any]]) -> Figure:
     return Figure(
         name="entries",
         title="Parameter uncertainty of the HMM chosen by BIC",
-        caption="Posterior means with 95 % intervals of the largest parameters, by Gibbs sampling with uniform priors on "
-        "rows of probabilities. The label i>j means the transition from state i to state j, or symbol or coordinate j in "
-        "state i.",
+        caption="Posterior means with 95 % intervals of the largest parameters, by Gibbs sampling with uniform priors "
+        "on rows of probabilities. The label i>j means the transition from state i to state j, or symbol (or "
+        "coordinate) j in state i.",
         panels=tuple(panels),
     )
 
@@ -114,7 +115,7 @@ def _forecast(rows: Sequence[dict[str, Any]], y_label: str) -> Figure:
         name="forecast",
         title="Forecast after the last training piece",
         caption="Predictions of the HMM chosen by BIC. For symbols, curves show the probabilities of the symbols that "
-        "are most likely at the last step, with 95 % intervals over the posterior of the parameters. For numbers, they show "
-        "means with intervals that contain the number with probability 95 %.",
+        "are most likely at the last step, with 95 % intervals over the posterior of the parameters. For numbers, "
+        "curves show means, with intervals that contain the number with probability 95 %.",
         panels=(lines("", *series, x_label="steps ahead", y_label=y_label),),
     )

@@ -24,8 +24,8 @@ def fitted_hmm(
 
     Returns:
         A mapping: "states" has the name, occupancy and most likely symbols (for numbers, mean ± standard deviation) of
-        each state; "moves" the transition matrix; "symbols" the observations of a piece ("?" where missing); "path" its
-        most likely states (-1 for a state that is not shown); "beliefs" its state posterior (time, state).
+        each state; "moves" the transition matrix; "symbols" the observations of a piece ("?" where missing); "path" the
+        most likely states of the piece (-1: not shown); "beliefs" the smoothed state posterior (time, state).
     """
     chosen = next((row["num_states"] for row in sizes if row["chosen"]), best)
     hmm = hmms[chosen]
@@ -49,8 +49,8 @@ def fitted_hmm(
         emits = [[[symbols[v], steady(row[v])] for v in descending(row)[:SYMBOLS]] for row in hmm.emission.tolist()]
         said = ["?" if v == MISSING else symbols[v] for v in longest[0].tolist()]
     return {
-        "why": f"The HMM of {chosen} state{'s' * (chosen != 1)}, "
-        + ("the number with the smallest BIC." if sizes else "the best predictor."),
+        "why": f"This HMM has {chosen} state{'s' * (chosen != 1)}; "
+        + ("this number of states has the smallest BIC." if sizes else "it is the best predictor."),
         "num_states": hmm.num_states,
         "states": [
             {

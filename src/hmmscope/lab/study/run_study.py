@@ -57,7 +57,7 @@ class StudyResult(Tabular):
 
     Attributes:
         path: Folder of the study.
-        hmm: The HMM that is compared with the networks; the table `states` has the number of states by BIC.
+        hmm: The HMM that is compared with the networks; BIC may choose another number of states (table `states`).
         run: The run of the network with the lowest validation loss.
     """
 
@@ -66,7 +66,7 @@ class StudyResult(Tabular):
     run: Run
 
     def table(self) -> list[dict[str, Any]]:
-        """Return a row for each predictor, with its test loss in nats per symbol."""
+        """Return a row for each predictor, with its test loss in nats per observation."""
         return store.read_table(self.path / "tables" / "predictors.jsonl")
 
     def plot(self) -> Any:
@@ -95,15 +95,15 @@ def study(
     steps of each network, and the HMM. Losses are computed on the test part.
 
     Args:
-        source: `SequenceData`, or a file path, lists or an array that it reads.
+        source: The sequences: `SequenceData`, a file path, lists or an array.
         out: A new folder, or with `resume` the folder of the same study.
         resume: Whether to resume the study in `out`.
         quiet: False prints each step; None shows progress in a terminal or notebook only; True shows nothing.
         spec: Settings of the study.
-        fields: Fields of `StudySpec` instead of `spec`, and options of `SequenceData` such as `lengths`.
+        fields: Fields of a `StudySpec` in place of `spec`, and options of `SequenceData` such as `lengths`.
 
     Raises:
-        InputError: No sequences, too few to split, or a field out of range.
+        InputError: There are too few sequences to split, or a field is out of range.
         RefusedError: `out` exists, or contains another study.
     """
     reading = {name: fields.pop(name) for name in READING_OPTIONS if name in fields}

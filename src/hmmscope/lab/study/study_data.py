@@ -38,18 +38,18 @@ class StudySpec:
     """Settings of a study.
 
     Attributes:
-        length: Longest piece that sequences are cut into; pieces are shorter if there would be fewer than 30.
+        length: Largest length of the pieces of sequences; it is reduced if there would be fewer than 30 pieces.
         states: Numbers of states of the HMMs.
-        restarts: Largest number of restarts of a fit; restarts end once the best two agree.
+        restarts: Largest number of restarts of a fit; a fit ends once its two best restarts agree.
         iterations: Largest number of EM steps of a restart.
         order: Longest context of the n-grams and context trees, in symbols.
         networks: Names of the models to train.
         max_steps: Largest number of steps of a training.
-        batch_size, learning_rate: Settings of the trainings.
+        batch_size, learning_rate: Settings of the trainings, see `TrainingSpec`.
         seeds: Number of trainings of each network, with different weights and samples.
         emission: "symbols" or "gaussian" (default: "gaussian" for fractional numbers, else "symbols").
         covariance_type: Covariances of Gaussian states: "diag", "full", "tied" or "spherical".
-        min_variance: Least variance of the density of numbers, as a fraction of the coordinate's variance (default: that of
+        min_variance: Least variance of Gaussian densities, as a fraction of the coordinate's variance (default: that of
             `RecordedVectors`, and at least .001 for HMMs).
         split_seed: Seed of the split into training (8/10), validation (1/10) and test (1/10).
     """
@@ -91,7 +91,7 @@ class Prepared:
         source: The sequences before they are cut.
         data: All pieces.
         layout: Layout of a sample: a placeholder, then a piece, so that the first observation is predicted too.
-        counting: Families of simple predictors that are compared.
+        counting: Families of simple baselines, such as n-grams.
     """
 
     kind: ClassVar[type[HMM] | type[EmissionHMM]] = HMM

@@ -32,14 +32,14 @@ def summary(counting: Sequence[str]) -> str:
         f"distribution: {simple}, {'' if symbols else 'Gaussian '}hidden Markov models of growing size, and networks. All "
         f"are fitted to the training part{', where the n-gram baselines are also tuned' if symbols else ''}. The "
         f"validation part chooses the order of the {'n-gram' if symbols else 'autoregression'} and the training length of "
-        "each network. The HMM compared with the networks is the one chosen by BIC, unless another has a lower validation "
-        "loss by more than a standard error. All losses are on the test part"
+        "each network. The networks are compared with the HMM chosen by BIC, unless another HMM has a lower validation "
+        "loss, by more than a standard error. All losses are on the test part"
         + (
             ". Contexts in which the network has the lower loss show what the best network knows beyond the best HMM"
             if symbols
             else "; they are negative log densities, which may be below zero"
         )
-        + ". Regressing the HMM's belief on the layers of the network shows how much of the HMM the network encodes."
+        + ". Regressing the HMM's belief on the layers of the network shows how much of the belief the network encodes."
     )
 
 
@@ -63,12 +63,12 @@ def intervals(num_pieces: int, num_sequences: int, num_all: int) -> str:
     of = f"{num_sequences} sequence{'s' * (num_sequences != 1)}"
     which = f"pieces cut from {of}" if cut else "sequences"
     if num_pieces == 1:
-        return f"There are no intervals: the test part has only one piece, of {num_all} {which} in all."
+        return f"There are no intervals: the test part has only one of {num_all} {which}."
     alone = "; neighbouring pieces are assumed to be independent" if cut else ""
     law = "by Student's t distribution" if num_pieces < FEW else "by the bootstrap (1000 resamples)"
     return (
-        f"Intervals are 95 % intervals over the test part, {num_pieces} of {num_all} {which}, {law}{alone}. They do not "
-        "include the variation between trainings."
+        f"Intervals are 95 % intervals over the test part ({num_pieces} of {num_all} {which}), {law}{alone}. They do "
+        "not include the variation between trainings."
     )
 
 
@@ -138,8 +138,8 @@ def _positions(tables: Tables) -> Figure:
     return Figure(
         name="positions",
         title=f"Loss by the number of {unit.removeprefix('nats per ')}s seen",
-        caption="Test loss of the best simple predictors, HMM and network over the number of observations seen before. A "
-        "predictor whose curve keeps falling uses more of the past.",
+        caption="Test loss of the best simple predictors, HMM and network over the number of preceding observations. A "
+        "predictor with a curve that keeps falling uses more of the past.",
         panels=(lines("", *series, x_label=f"{unit.removeprefix('nats per ')}s seen before", y_label=unit),),
     )
 
@@ -159,8 +159,8 @@ def _contexts(rows: Rows) -> Figure:
     return Figure(
         name="contexts",
         title="Loss of the HMM minus loss of the network, by context",
-        caption="Bars show the mean loss of the HMM minus that of the network after a context, for the contexts with the "
-        "largest total difference. Labels are context|symbol; the symbol has the largest difference.",
+        caption="Bars show the mean loss of the HMM minus the mean loss of the network after a context, for the "
+        "contexts with the largest total difference. Labels are context|symbol, with the symbol that contributes most.",
         panels=tuple(panels),
     )
 
@@ -227,7 +227,7 @@ def findings(tables: Tables, num_seeds: int) -> list[Finding]:
         bad = [family for family, p in ps.items() if p <= LEVEL]
         title = f"The data {'differ from' if bad else 'are consistent with'} the HMM chosen by BIC"
         each = ", ".join(f"{family} {p:.3f}" for family, p in ps.items())
-        found.append(_found(title, f"p-value of each family of statistics, times the number of families: {each}."))
+        found.append(_found(title, f"p-values of families of statistics, times the number of families: {each}."))
     contexts = list(tables.get("contexts", ()))
     first = [row for row in contexts if row["symbols_before"] == 2] or contexts
     surely = [row for row in first if row["low"] > 0]
@@ -235,7 +235,7 @@ def findings(tables: Tables, num_seeds: int) -> list[Finding]:
         foremost = [surely[place] for place in descending([row["share"] for row in surely])[:5]]
         shown = ", ".join(f"{row['context']}|{row['next']} ({100 * row['share']:.1f} %)" for row in foremost)
         total = 100 * sum(row["share"] for row in surely)
-        text = f"Contexts (preceding|next symbols) with the largest gain, and their percentages of the whole gain: {shown}. "
+        text = f"Contexts (preceding|next symbols) in which the network gains most (% of its whole gain): {shown}. "
         text += f"{len(surely)} contexts have an interval above zero; they account for {total:.0f} % of the gain."
         found.append(_found("Gain of the network over the HMM by context", text))
     if tables["beliefs"]:

@@ -69,7 +69,7 @@ def over_counting(rows: Sequence[dict[str, Any]], test: dict[str, Curves], netwo
 
 
 def entropies(data: SequenceData, order: int) -> list[dict[str, Any]]:
-    """Estimate the entropy of the next symbol given the last k symbols, in nats; rare contexts lower the estimate."""
+    """Estimate the entropy in nats of the next symbol given 0 to `order` symbols; rare contexts bias it downwards."""
     rows, before = [{"context": -1, "value": math.log(data.num_symbols), "distinct": 1}], 0.0
     for k in range(order + 1):
         if data.num_symbols ** (k + 1) >= 2**62:
@@ -87,12 +87,12 @@ def num_states(
     validation: dict[str, Curves],
     evidence_of: Callable[[int], Evidence | None],
 ) -> list[dict[str, Any]]:
-    """Return a row for each number of states, with its fit, BIC, validation loss and the reason of the choice.
+    """Return a row for each number of states, with its fit, BIC, validation loss and, if it is chosen, the reason.
 
     Args:
         searches: Record of the fit with each number of states, from `searched`.
         validation: Validation losses of each HMM, by name.
-        evidence_of: Function from a number of states to the evidence of its HMM, or None.
+        evidence_of: Function from a number of states to the HMM's evidence (marginal likelihood), or None.
     """
     bics, logs, lengths = _judged(searches, validation)
     support = support_of(bics, evidence_of)

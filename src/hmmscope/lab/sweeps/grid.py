@@ -225,7 +225,7 @@ def _axes(vary: object) -> list[tuple[str, list[Choice]]]:
     for (one, left), (two, right) in itertools.combinations(axes, 2):
         shared = {key for _, changes in left for key in changes} & {key for _, changes in right for key in changes}
         require(
-            not shared, "vary", f"must set each key once, but {one} and {two} both set it", ", ".join(sorted(shared))
+            not shared, "vary", f"must set each key once, but {one} and {two} set one key", ", ".join(sorted(shared))
         )
     return axes
 
@@ -283,11 +283,11 @@ def _check_overlap(changes: Mapping[str, Any]) -> None:
 
 
 def check_run(path: Path, config: RunConfig) -> None:
-    """Raise DamagedError unless a run folder has this configuration."""
+    """Raise DamagedError unless the run folder `path` has the configuration `config`."""
     found = config_from_data(RunDir.open(path).config)
     if config_digest(found) != config_digest(pinned(config)):
         difference = "; ".join(config_difference(found.to_data(), config.to_data())[:4])
-        raise DamagedError(f"{path}: is the folder of another run ({difference}); move it away to train this one")
+        raise DamagedError(f"{path}: is the folder of another run ({difference}); move this folder away")
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -326,7 +326,7 @@ def changing_grid(out: Path) -> Iterator[None]:
 
 
 def extend_folder(out: Path, points: list[GridPoint], *, shared: bool = False) -> None:
-    """Write points to the grid.json of a sweep, which may have no other points, or add them to a pool (`shared`)."""
+    """Write points to grid.json; only a pool (`shared`) may have other points too."""
     with changing_grid(out):
         before, data = _read_grid(out), _data(points)
         names = {point.name for point in points}
@@ -362,7 +362,7 @@ def load_points(out: Path) -> list[GridPoint]:
     """Read the points of a sweep from its grid.json.
 
     Raises:
-        InputError: The folder is not that of a sweep.
+        InputError: `out` is not the folder of a sweep.
         DamagedError: grid.json has been altered.
     """
     return [_point(out, data) for data in _read_grid(out)["points"]]
@@ -385,7 +385,7 @@ def _read_grid(out: Path) -> dict[str, Any]:
     keys = {"name", "varied", "config"}
     whole = isinstance(points, list) and all(isinstance(p, dict) and p.keys() == keys for p in points)
     if not whole or document.get("kind") not in ("sweep", "pool", None):
-        raise DamagedError(f"{path}: is not a grid of runs")
+        raise DamagedError(f"{path}: must list the runs of a sweep, each with name, varied and config")
     before = "sweep" if os.path.lexists(out / "table.jsonl") else None
     return {"kind": document.get("kind", before), "points": points}
 

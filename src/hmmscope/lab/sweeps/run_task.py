@@ -94,7 +94,7 @@ class RunTask(Task):
 
 
 def shorter(out: Path, config: RunConfig) -> Path | None:
-    """Return the longest finished run that differs from `config` by fewer steps only; None unless schedule is "wsd"."""
+    """Return the longest finished run that has fewer steps than `config` but is otherwise equal; needs "wsd"."""
     if config.training.schedule != "wsd":
         return None
     found = [

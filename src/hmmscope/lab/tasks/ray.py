@@ -16,11 +16,11 @@ _QUEUED = 1_000_000  # no limit: Ray queues tasks
 class RayExecutor:
     """Executor that runs each task in a worker process inside a Ray task with one processor and `gpus` GPUs.
 
-    All machines need hmmscope, and task folders at the same paths.
+    All machines need hmmscope and access to the task folders at the same paths.
 
     Args:
-        jobs: Number of processors of the Ray that is started here; it cannot be combined with `address`.
-        address: Address of a running cluster ("auto", "host:6379", "ray://host:10001"); by default Ray starts here.
+        jobs: Number of processors of a Ray cluster started on this machine; only without `address`.
+        address: Address of a running cluster, such as "auto" or "ray://host:10001" (default: start one here).
         gpus: Number of GPUs of a task, possibly a fraction.
         heartbeat_timeout: Seconds without progress before a worker is killed.
 

@@ -73,7 +73,7 @@ class SlurmExecutor:
         except ImportError:
             raise InputError("executor: submitit is not installed; pip install 'hmmscope[slurm]'") from None
         require(jobs is None or 1 <= jobs <= 10_000, "jobs", "must be in [1, 10000]", jobs)
-        require(gpus == int(gpus) and 0 <= gpus <= 64, "gpus", "must be a whole number for Slurm", gpus)
+        require(gpus == int(gpus) and 0 <= gpus <= 64, "gpus", "must be a whole number in [0, 64] for Slurm", gpus)
         self._out, self._cluster, self._silence = out.absolute(), cluster, heartbeat_timeout
         options: dict[str, Any] = {"name": "hmmscope", "tasks_per_node": 1, "cpus_per_task": 1, "timeout_min": 60}
         if gpus:
@@ -128,7 +128,7 @@ class SlurmExecutor:
                 return Outcome(*job.result())
         except Exception as error:
             said = str(error).strip().splitlines()
-            reason = f"the job failed ({said[-1] if said else type(error).__name__})"
+            reason = f"the Slurm job failed ({said[-1] if said else type(error).__name__})"
         return task.outcome(70, reason)
 
     def _lost(self) -> set[Task]:

@@ -42,7 +42,7 @@ class Outcome:
 
     Attributes:
         name: Name of the task.
-        exit_code: Exit code of the worker; negative for the signal that ended it.
+        exit_code: Exit code of the worker, or minus the number of the signal that ended it.
         reason: Reason of a failure in one line; empty if the task is done.
     """
 
