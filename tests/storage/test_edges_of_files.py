@@ -92,11 +92,11 @@ def test_an_array_of_the_second_format_is_read_and_what_is_no_plain_array_is_not
         (tmp_path / f"{name}.npy").write_bytes(data)
     said = {"cut": "the size of", "longer": "the size of", "text": "magic", "objects": "Python objects"}
     for name, reason in said.items():
-        with pytest.raises(DamagedError, match=f"^{name}.npy: not a plain array.*{reason}"):
+        with pytest.raises(DamagedError, match=f"^{name}.npy: is not a plain array.*{reason}"):
             mapped.read_npy(tmp_path / f"{name}.npy")
         with zipfile.ZipFile(tmp_path / f"{name}.npz", "w") as archive:
             archive.write(tmp_path / f"{name}.npy", "x.npy")
-        with pytest.raises(DamagedError, match=f"^{name}.npz: not a readable NPZ file.*{reason}"):
+        with pytest.raises(DamagedError, match=f"^{name}.npz: is not a readable NPZ file.*{reason}"):
             mapped.read_npz(tmp_path / f"{name}.npz")
 
 
@@ -109,7 +109,7 @@ def test_an_archive_that_says_that_it_inflates_beyond_bounds_is_not_read(
     data = path.read_bytes()
     at = data.index(b"PK\1\2") + 24  # the size that the directory says, behind the one in the archive
     path.write_bytes(data[:at] + size.to_bytes(4, "little") + data[at + 4 :])
-    said = f"bytes that decompress to {size}, more than the 268435456 allowed"
+    said = f"bytes decompress to {size} bytes, more than the 268435456 allowed"
     with pytest.raises(InputError, match=said) if refused else nullcontext():
         assert mapped.read_npz(path)["x"].tolist() == [0, 1, 2]
 
@@ -250,7 +250,7 @@ def test_a_packed_table_that_is_no_xz_is_damage(tmp_path: Path) -> None:
     for data, said in (
         (b"no xz at all", "not a complete xz"),
         (whole[:-1], "too early"),
-        (whole + b"x", "has data after its end"),
+        (whole + b"x", "has data after the end of its xz stream"),
     ):
         (tmp_path / "x").write_bytes(data)
         with pytest.raises(DamagedError, match=said):

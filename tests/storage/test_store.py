@@ -230,7 +230,7 @@ def test_malformed_tensors(tmp_path: Path) -> None:
     lies += [data.replace(b'"F32"', b'"F99"'), data.replace(b"[3]", b"[9]"), data.replace(b"0,12", b"4,16")]
     for lie in lies:
         path.write_bytes(lie)
-        with pytest.raises(DamagedError, match=r"x\.safetensors: not a complete safetensors file") as caught:
+        with pytest.raises(DamagedError, match=r"x\.safetensors: is not a complete safetensors file") as caught:
             store.read_tensors(path)
         assert "\n" not in str(caught.value)
     number = store.tensor_bytes({}, {"a": "12"}).replace(b'"12"', b"1234")

@@ -90,7 +90,7 @@ def reading(path: Path, *, managed: bool, limit: int = MOST_BYTES) -> Iterator[B
     try:
         with open(path, "rb", opener=opener) as file:
             if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-                raise wrong(f"{path}: not a regular file")
+                raise wrong(f"{path}: is not a regular file")
             size = os.fstat(file.fileno()).st_size
             if size > limit:
                 raise InputError(f"{path}: has {size} bytes, more than the {limit} allowed")
@@ -114,12 +114,12 @@ def open_own(path: Path, flags: int) -> int:
         fd = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
     except OSError as error:
         if error.errno == errno.ELOOP:
-            raise DamagedError(f"{path}: a symbolic link, which is not followed; replace it by the file") from error
+            raise DamagedError(f"{path}: is a symbolic link, which is not followed; replace it by the file") from error
         raise
     info = os.fstat(fd)
     if not stat.S_ISREG(info.st_mode) or info.st_nlink > 1:
         os.close(fd)
-        raise DamagedError(f"{path}: a hard link or not a regular file; replace it by a copy of the file")
+        raise DamagedError(f"{path}: is a hard link or not a regular file; replace it by a copy of the file")
     return fd
 
 
@@ -186,7 +186,7 @@ def write_bytes(path: Path, data: bytes) -> None:
     """Replace `path` by `data` durably and atomically.
 
     Raises:
-        RefusedError: `path` exists and is not a regular file, or is below a file.
+        RefusedError: `path` exists and is not a regular file, or one of its parents is a file.
         ResourceError: The disk is full, read-only or failing; the previous file is intact.
     """
     path = Path(path)
@@ -243,7 +243,7 @@ def give_lock(fd: int) -> None:
 
 @contextmanager
 def holding(path: Path) -> Iterator[None]:
-    """Hold the lock on `path` inside the block; raise RefusedError with the holder's name if another process has it."""
+    """Hold the lock on `path` inside the block; raise RefusedError, which names the other holder, if it is taken."""
     fd = take_lock(path)
     try:
         yield
@@ -253,7 +253,7 @@ def holding(path: Path) -> Iterator[None]:
 
 @contextmanager
 def one_at_a_time(path: Path) -> Iterator[None]:
-    """Hold the lock on a file or folder inside the block; do nothing if it is missing or cannot be locked."""
+    """Hold the lock on a file or folder inside the block; without a lock if it is missing or cannot be locked."""
     fd = -1
     with suppress(OSError):
         fd = os.open(path, os.O_RDONLY)

@@ -40,10 +40,10 @@ class Journal:
         return self._running.hexdigest()
 
     def append(self, record: dict) -> None:
-        """Append a record atomically; it survives a power cut only after `sync`.
+        """Append a record atomically; the record survives a power cut only after `sync`.
 
         Raises:
-            InputError: NaN, infinity, or an object without JSON form.
+            InputError: `record` has NaN, infinity, or an object without JSON form.
             ResourceError: The disk is full; the journal is unchanged.
         """
         line = store.dump(record, f"{self.path.name}: record") + b"\n"
@@ -104,7 +104,7 @@ def read_journal(path: Path, *, limit: int = 1 << 30) -> list[dict]:
 
     Raises:
         InputError: The file is missing or larger than `limit` bytes.
-        DamagedError: Another line is not a record, or the file is a link.
+        DamagedError: A line is not a record (except a last line that was cut off), or the file is a link.
     """
     if not os.path.lexists(path):
         raise InputError(f"{path}: no such journal")

@@ -62,7 +62,7 @@ def map_tensors(path: Path) -> tuple[dict[str, "torch.Tensor"], dict[str, str]]:
                 raise ValueError("the tensors do not fill the file")
         except (ValueError, AttributeError, TypeError, KeyError, RecursionError) as error:
             reason = " ".join(str(error).split())[:200]
-            raise DamagedError(f"{path}: not a complete safetensors file ({reason})") from error
+            raise DamagedError(f"{path}: is not a complete safetensors file ({reason})") from error
         whole = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
     tensors = {}
     for name, (first, end, kind, shape) in places.items():
@@ -94,7 +94,7 @@ def _place(entry: dict[str, Any], room: int) -> tuple[int, int, str, tuple[int, 
 
 
 def read_arrays(path: Path, ending: str, *keys: str) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Read the arrays of a file, and its header from an array or from the metadata under one of the keys."""
+    """Return the arrays of a file and its JSON header: the NPZ array `header`, or the metadata under one of `keys`."""
     if ending == ".npy":
         return {"observations": read_npy(path)}, {}
     arrays: dict[str, Any]
@@ -121,8 +121,8 @@ def read_npz(path: Path) -> dict[str, NDArray[Any]]:
                 inflated, allowed = sum(member.file_size for member in members), max(_INFLATED, _RATIO * size)
                 if inflated > allowed:
                     raise InputError(
-                        f"{path}: {size} bytes that decompress to {inflated}, more than the {allowed} allowed; save it "
-                        "without compression"
+                        f"{path}: its {size} bytes decompress to {inflated} bytes, more than the {allowed} allowed; "
+                        "save it without compression"
                     )
                 return {
                     member.filename.removesuffix(".npy"): _read_npy(archive.read(member), member.filename)
@@ -132,7 +132,7 @@ def read_npz(path: Path) -> dict[str, NDArray[Any]]:
             raise
         except Exception as error:  # NumPy, zipfile and zlib raise a dozen types on invalid archives
             reason = " ".join(str(error).split())[:200]
-            raise DamagedError(f"{path.name}: not a readable NPZ file of plain arrays ({reason})") from None
+            raise DamagedError(f"{path.name}: is not a readable NPZ file of plain arrays ({reason})") from None
 
 
 def read_npy(path: Path) -> NDArray[Any]:
@@ -145,7 +145,7 @@ def read_npy(path: Path) -> NDArray[Any]:
             flat = np.frombuffer(whole, kind, math.prod(shape), begin)
             return flat.reshape(shape, order="F" if fortran else "C")
         except Exception as error:
-            raise DamagedError(f"{path.name}: not a plain array ({' '.join(str(error).split())[:200]})") from None
+            raise DamagedError(f"{path.name}: is not a plain array ({' '.join(str(error).split())[:200]})") from None
 
 
 def _read_npy(data: bytes, name: str) -> NDArray[Any]:

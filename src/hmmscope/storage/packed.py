@@ -2,7 +2,7 @@
 
 OUT/tables/<name>.jsonl                 plain: the rows of a table as JSON lines
 OUT/tables/<name>.jsonl.xz              archive of an experiment without seeds: the same bytes, compressed
-OUT/packed/seed-<n>.json.xz             archive of an experiment with seeds: a line for each part (run or process)
+OUT/packed/seed-<n>.json.xz             archive of an experiment with seeds: a line for each part of the seed
 OUT/parts.jsonl                         number of rows of each part in each table, in order
 """
 
@@ -24,7 +24,7 @@ Row = dict[str, Any]
 
 def read_tables(folder: Path) -> dict[str, list[Row]]:
     if (folder / TABLES).is_symlink() or (folder / PACKED).is_symlink():
-        raise DamagedError(f"{folder / TABLES}: a symbolic link, which is not followed")
+        raise DamagedError(f"{folder / TABLES}: is a symbolic link, which is not followed")
     if (folder / PACKED).is_dir():
         return _read_parts(folder)
     found = {path.name.partition(".jsonl")[0]: path for path in folder.glob(f"{TABLES}/*.jsonl*") if _is_table(path)}
@@ -71,14 +71,14 @@ def by_part(
         seeds = {each.get("seed") for rows in own.values() for each in rows}
         if seeds - {row["seed"]} or any(len(own[name]) != count for name, count in row["rows"].items()):
             raise DamagedError(
-                f"{where / INDEX}: counts {row['rows']} rows for part {row['part']}, seed {row['seed']}, but the tables "
-                f"differ; restore {where} from a copy"
+                f"{where / INDEX}: counts the rows {row['rows']} for part {row['part']}, seed {row['seed']}, but the "
+                f"tables differ; restore {where} from a copy"
             )
         parts.append(
             {name: [{k: v for k, v in each.items() if k != "seed"} for each in rows] for name, rows in own.items()}
         )
     if any(len(tables[name]) != count for name, count in begin.items()):
-        raise DamagedError(f"{where / INDEX}: the tables have more rows than it counts; restore {where} from a copy")
+        raise DamagedError(f"{where / INDEX}: counts fewer rows than the tables have; restore {where} from a copy")
     return parts
 
 
@@ -100,7 +100,7 @@ def _read_parts(folder: Path) -> dict[str, list[Row]]:
 
 def _other(folder: Path, seed: int) -> DamagedError:
     return DamagedError(
-        f"{seed_path(folder, seed)}: does not contain the rows listed in {INDEX}; restore both from a copy"
+        f"{seed_path(folder, seed)}: does not contain the rows listed in {INDEX}; restore both files from a copy"
     )
 
 
@@ -122,12 +122,12 @@ def _unpacked(path: Path) -> bytes:
     try:
         data = unpacker.decompress(disk.read_bytes(path, managed=True, limit=MOST_BYTES), MOST_BYTES)
     except lzma.LZMAError as error:
-        raise DamagedError(f"{path}: not a complete xz file ({error})") from error
+        raise DamagedError(f"{path}: is not a complete xz file ({error})") from error
     if not unpacker.eof:
         more = len(data) >= MOST_BYTES
         if more:
             raise InputError(f"{path}: unpacks to more than {MOST_BYTES:,} bytes")
-        raise DamagedError(f"{path}: not a complete xz file (it ends too early)")
+        raise DamagedError(f"{path}: is not a complete xz file (it ends too early)")
     if unpacker.unused_data:
-        raise DamagedError(f"{path}: has data after its end")
+        raise DamagedError(f"{path}: has data after the end of its xz stream")
     return data

@@ -83,8 +83,8 @@ class RunDir:
 
         Raises:
             RefusedError: `path` exists.
-            InputError: `config` is not JSON.
-            ResourceError: No folder can be created there.
+            InputError: `config` has no JSON form.
+            ResourceError: No folder can be created at `path`.
         """
         path = Path(path)
         run = cls(path, {})
@@ -198,8 +198,8 @@ class RunDir:
         """Store checkpoint `step` durably, together with the metrics so far.
 
         `tensors[group][name]` is stored in <group>.safetensors, and `state` as JSON; `load_checkpoint` adds
-        "journal_length", the size of metrics.jsonl in bytes, to the state. Older checkpoints are removed, except those
-        of the steps in `milestones` and the newest `keep` - 1.
+        "journal_length", the size of metrics.jsonl in bytes, to the state. Older checkpoints are removed, except the
+        newest `keep` - 1 and checkpoints at steps in `milestones`.
 
         Raises:
             NonFiniteError: A tensor has NaN or infinity; nothing is written.
@@ -211,9 +211,9 @@ class RunDir:
         for group, named in tensors.items():
             validate_name(group, "checkpoint group")
             if bad := _non_finite(named):
-                raise NonFiniteError(f"step {step}: {group}: {bad!r} is not finite; the checkpoint is not saved")
+                raise NonFiniteError(f"step {step}: {group}: tensor {bad!r} is not finite; the checkpoint is not saved")
         if not self.path.is_dir():
-            raise ResourceError(f"{self.path}: the run folder is missing, with checkpoint {step} and all earlier ones")
+            raise ResourceError(f"{self.path}: the run folder is missing, with checkpoint {step} and the earlier ones")
         self.metrics.sync()
         journal = {"journal_length": self.metrics.length, "journal_sha256": self.metrics.digest}
         document = {"step": step, **journal, "state": state}
@@ -303,7 +303,7 @@ class RunDir:
         ours = {f"{group}.safetensors": _digest(store.tensor_bytes(named)) for group, named in tensors.items()}
         ours["state.json"] = _digest(store.json_bytes(document, "state"))
         if ours != {name: entry["sha256"] for name, entry in files.items()}:
-            raise RefusedError(f"{target}: exists with other content; remove this file, or resume from a later step")
+            raise RefusedError(f"{target}: exists with other content; remove this folder, or resume from a later step")
         return True
 
     # ----------------------------------------------------------------------------------------------------------------

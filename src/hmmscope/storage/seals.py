@@ -39,7 +39,7 @@ _MOST_BYTES = 64 << 20
 
 @dataclass(frozen=True)
 class Seal:
-    """The contents of a seal with a correct SHA-256 of its own.
+    """The contents of a seal, after its own SHA-256 has been verified.
 
     Attributes:
         kind: Type of the folder, one of KINDS.
@@ -63,9 +63,9 @@ def write_seal(
     leave: Collection[str] = (),
     whole: Collection[str] = (),
 ) -> None:
-    """Write the seal of a folder: the checksums of its files, except those in `leave`, and of files in `coming`.
+    """Write the seal of a folder: the checksums of its files, except files in `leave`, and of files in `coming`.
 
-    `coming` holds the bytes of files that are written later. Folders in `whole` have no seals of their own.
+    `coming` holds the bytes of files that are written later. All files of the folders in `whole` are covered.
     """
     assert kind in KINDS, kind
     coming = coming or {}
@@ -172,12 +172,12 @@ def read_seal(folder: Path, name: str = SEAL) -> Seal | None:
     if not isinstance(document, dict) or document.keys() != keys or document["format"] != FORMAT:
         raise DamagedError(f"{path}: not a seal")
     if document["version"] != VERSION:
-        raise DamagedError(f"{path}: version {document['version']!r}, not {VERSION}; if newer, upgrade hmmscope")
+        raise DamagedError(f"{path}: version {document['version']!r}, not {VERSION}; if it is newer, upgrade hmmscope")
     # Compare bytes too, because whitespace changes no value.
     whole = disk.read_bytes(path, managed=True) == store.json_bytes(document, name)
     digest = document.pop("digest")
     if not whole or digest != _digest(document) or document["kind"] not in KINDS:
-        raise DamagedError(f"{path}: altered (its SHA-256 differs from the one stored in it); restore it")
+        raise DamagedError(f"{path}: altered (its SHA-256 differs from the SHA-256 stored in it); restore it")
     return Seal(document["kind"], document["bound"], document["files"], digest)
 
 
@@ -203,7 +203,7 @@ def open_sealed(folder: Path, *, weights: bool = True, milestones: bool = True) 
     if "findings.json" in seal.files:
         found = {path.relative_to(folder).as_posix() for pattern in _LISTED for path in folder.glob(pattern)}
         if beyond := found - seal.files.keys():
-            raise DamagedError(f"{folder / min(beyond)}: is not listed in the seal; remove it")
+            raise DamagedError(f"{folder / min(beyond)}: is not listed in the seal ({SEAL}); remove this file")
     return seal
 
 
@@ -214,7 +214,7 @@ class SealReport:
     Attributes:
         covered: Files with a checksum in a seal, or in a manifest that a seal covers.
         beyond: Files without a checksum.
-        runs: Number of runs inside the folder that were compared too.
+        runs: Number of compared runs inside the folder.
         kind: Type of the folder in its seal; None if it has no seal.
     """
 
@@ -233,8 +233,8 @@ def seal_report(folder: Path) -> SealReport:
     """Compare all files below a folder with the checksums in its seals.
 
     Raises:
-        DamagedError: A file differs from its checksum; the message names the first one. The folder without all its runs
-            is accepted.
+        DamagedError: A file differs from its checksum; the message names the first one. A folder from which
+            all runs were removed is accepted.
     """
     seal = open_sealed(folder)
     covered, runs = set() if seal is None else {*seal.files}, 0
@@ -260,7 +260,7 @@ def _added(folder: Path, seal: Seal) -> dict[str, dict[str, Any]]:
     if added is None:
         return {}
     if added.bound != {"seal": seal.digest}:
-        raise DamagedError(f"{folder / ADDED}: belongs to another seal; remove it")
+        raise DamagedError(f"{folder / ADDED}: belongs to another {SEAL}; remove this file")
     there = {name: entry for name, entry in added.files.items() if os.path.lexists(folder / name)}
     store.check_entries(folder, there, ADDED)
     return there

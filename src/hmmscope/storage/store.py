@@ -33,7 +33,7 @@ def write_text(path: Path, text: str) -> None:
 
 
 def write_json(path: Path, obj: Any) -> None:
-    """Write `obj` as JSON in UTF-8, with an indent of 1 and keys in their order.
+    """Write `obj` as JSON in UTF-8, with an indent of 1 and keys in insertion order.
 
     Raises:
         InputError: A value has no JSON form, such as NaN or infinity.
@@ -46,7 +46,7 @@ def json_bytes(obj: Any, where: str) -> bytes:
 
 
 def read_json(path: Path, *, limit: int = 64 << 20, managed: bool = False) -> Any:
-    """Read a JSON file of at most `limit` bytes, without NaN or duplicate keys.
+    """Read a JSON file of at most `limit` bytes, in which NaN and duplicate keys are errors.
 
     For a `managed` file (written by hmmscope), a link or a missing file is reported as damage.
 
@@ -142,7 +142,7 @@ def parse_tensors(data: bytes, where: str) -> dict[str, "torch.Tensor"]:
     except Exception as error:
         if isinstance(error, MemoryError):
             raise
-        raise DamagedError(f"{where}: not a complete safetensors file ({_line(error)})") from error
+        raise DamagedError(f"{where}: is not a complete safetensors file ({_line(error)})") from error
 
 
 def read_metadata(path: Path, *, limit: int = 1 << 40) -> dict[str, str]:
@@ -151,7 +151,7 @@ def read_metadata(path: Path, *, limit: int = 1 << 40) -> dict[str, str]:
         if not all(isinstance(text, str) for text in metadata.values()):
             raise ValueError("metadata must be text")
     except (ValueError, AttributeError, RecursionError) as error:
-        raise DamagedError(f"{path}: not a complete safetensors file ({_line(error)})") from error
+        raise DamagedError(f"{path}: is not a complete safetensors file ({_line(error)})") from error
     return metadata
 
 
@@ -211,7 +211,7 @@ FORMATS = {"grid": "hmmscope-grid/1", "experiment": "hmmscope-experiment/1"}
 def check_format(document: Any, kind: str, path: Path) -> None:
     if not isinstance(document, dict) or document.get("format", FORMATS[kind]) != FORMATS[kind]:
         found = document.get("format") if isinstance(document, dict) else type(document).__name__
-        raise DamagedError(f"{path}: {str(found)[:40]!r}, not {FORMATS[kind]}; if newer, upgrade hmmscope")
+        raise DamagedError(f"{path}: format {str(found)[:40]!r}, not {FORMATS[kind]}; if newer, upgrade hmmscope")
 
 
 @contextmanager
@@ -301,10 +301,10 @@ def read_entry(folder: Path, name: str, expected: Any, where: str) -> bytes:
 def _opened_entry(folder: Path, name: str, expected: Any, where: str) -> Iterator[BufferedReader]:
     file, parts = folder / name, Path(name).parts
     if not parts or Path(name).is_absolute() or ".." in parts or "\0" in name:
-        raise DamagedError(f"{folder / where}: names {name!r}, which is not a file in the folder")
+        raise DamagedError(f"{folder / where}: lists {name!r}, which is not a file in the folder")
     for parent in list(file.parents)[: len(parts) - 1]:
         if parent.is_symlink():
-            raise DamagedError(f"{parent}: a symbolic link, which is not followed")
+            raise DamagedError(f"{parent}: is a symbolic link, which is not followed")
     with disk.reading(file, managed=True) as stream:
         size = os.fstat(stream.fileno()).st_size
         if not isinstance(expected, dict) or expected.keys() != {"size", "sha256"} or size != expected["size"]:
@@ -314,16 +314,16 @@ def _opened_entry(folder: Path, name: str, expected: Any, where: str) -> Iterato
 
 def _check_digest(digest: str, file: Path, expected: Any, where: str) -> None:
     if digest != expected["sha256"]:
-        raise DamagedError(f"{file}: altered (its SHA-256 differs from the one in {where})")
+        raise DamagedError(f"{file}: altered (its SHA-256 differs from the SHA-256 in {where})")
 
 
 def verify_folder(path: Path, *, exact: bool = True) -> dict:
-    """Return the manifest of a folder after comparing every size and digest.
+    """Return the manifest of a folder after comparing every file's size and digest with it.
 
     If `exact` is true, a file that the manifest does not name raises an error.
 
     Raises:
-        DamagedError: A file is missing, altered, unnamed or a link; the message names the first one.
+        DamagedError: A file is missing, altered, not in the manifest, or a link; the message names the first.
     """
     manifest = read_manifest(path, exact=exact)
     check_entries(path, manifest["files"], MANIFEST)
@@ -333,13 +333,13 @@ def verify_folder(path: Path, *, exact: bool = True) -> dict:
 def read_manifest(path: Path, *, exact: bool = True) -> dict:
     path = Path(path)
     if path.is_symlink() or not path.is_dir():
-        raise DamagedError(f"{path}: missing, or a link, or not a folder")
+        raise DamagedError(f"{path}: is missing, is a link, or is not a folder")
     manifest = read_json(path / MANIFEST, managed=True)
     if not isinstance(manifest, dict) or manifest.get("format") != FORMAT or manifest.get("version") != VERSION:
-        raise DamagedError(f"{path / MANIFEST}: not {FORMAT!r} version {VERSION}; if newer, upgrade hmmscope")
+        raise DamagedError(f"{path / MANIFEST}: is not {FORMAT!r} version {VERSION}; if newer, upgrade hmmscope")
     files = manifest.get("files")
     if manifest.keys() != {"format", "version", "files"} or not isinstance(files, dict):
-        raise DamagedError(f"{path / MANIFEST}: not a manifest")
+        raise DamagedError(f"{path / MANIFEST}: is not a manifest")
     if exact:
         found = {file.relative_to(path).as_posix() for file in _contents(path)[0]} - {MANIFEST}
         if found != files.keys():
@@ -387,5 +387,5 @@ def _contents(folder: Path) -> tuple[list[Path], list[Path]]:
         elif entry.is_file(follow_symlinks=False):
             files.append(Path(entry.path))
         else:
-            raise DamagedError(f"{entry.path}: a link or not a regular file; remove it")
+            raise DamagedError(f"{entry.path}: is a link or not a regular file; remove it")
     return files, folders

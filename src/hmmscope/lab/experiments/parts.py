@@ -69,7 +69,7 @@ class MeasuredPart:
         found = store.read_json(self.path(out), managed=True)
         # older parts have no digest
         if not isinstance(found, dict) or found.pop("sha256", _digest(found)) != _digest(found):
-            raise DamagedError(f"{self.path(out)}: was altered; remove the file and repeat the command with --resume")
+            raise DamagedError(f"{self.path(out)}: altered; remove the file and repeat the command with --resume")
         return found
 
     def write(

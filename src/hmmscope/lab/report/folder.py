@@ -230,7 +230,7 @@ def _parse(cls: type, data: Any, path: Path) -> Any:
 
 def _listed(folder: Path, suffix: str) -> list[Path]:
     if folder.is_symlink():
-        raise DamagedError(f"{folder}: a symbolic link, which is not followed")
+        raise DamagedError(f"{folder}: is a symbolic link, which is not followed")
     if not folder.is_dir():
         return []
     return sorted(path for path in folder.iterdir() if path.suffix == suffix and not path.name.startswith("."))
@@ -238,7 +238,7 @@ def _listed(folder: Path, suffix: str) -> list[Path]:
 
 def _present(path: Path) -> Path:
     if path.is_symlink():
-        raise DamagedError(f"{path}: a symbolic link, which is not followed; replace it by the file")
+        raise DamagedError(f"{path}: is a symbolic link, which is not followed; replace it by the file")
     if not path.is_file():
         raise InputError(f"{path}: is missing, although every finished experiment has it")
     return path
