@@ -261,7 +261,7 @@ def test_auto_takes_what_is_faster_on_this_machine(monkeypatch: pytest.MonkeyPat
     assert chosen(replace(wide, training=replace(wide.training, engine="compiled"))).engine == "compiled"
     asked = []
     monkeypatch.setattr(pipeline, "timing", lambda run, ports, seconds: asked.append(seconds))
-    assert "are too short to be worth compiling" in chosen(config(DECODER, num_steps=10)).reason
+    assert "are too short for compiling to save time" in chosen(config(DECODER, num_steps=10)).reason
     assert len(asked) == 1
     assert chosen(config(DECODER, num_steps=10**6, engine="torch")).engine == "torch"
     assert chosen(config({**DECODER, "dropout": 0.1})).engine == "torch"
@@ -346,7 +346,7 @@ def test_hooked_activations_are_refused() -> None:
     net, _, _ = parts(run, torch.float32)
     tap = next(module for module in net.modules() if isinstance(module, HookPoint))
     tap.register_forward_hook(lambda *_: None)
-    with pytest.raises(InputError, match=r"training.engine: compiled does not support hooks on activations"):
+    with pytest.raises(InputError, match=r"training.engine: compiled does not support forward hooks"):
         Compiled(net, run.training)
 
 

@@ -425,7 +425,7 @@ def test_another_dtype_or_number_of_heads_is_loaded_on_request_only(tmp_path: Pa
     run = train(Heads(2), tmp_path / "run")
     with pytest.raises(InputError, match=r"^model: has num_heads=4, but the run has num_heads=2; load the weights any"):
         hs.load_run(run.path, model=Heads(4))
-    with pytest.raises(InputError, match=r"^model: embedding.weight is float64, but float32 in the run; pass that"):
+    with pytest.raises(InputError, match=r"^model: 'embedding.weight' is float64 here, float32 in the run; pass that"):
         hs.load_run(run.path, model=Heads(2).double())
     assert hs.load_run(run.path, model=Heads(4).double(), strict=False).model.head.weight.dtype == torch.float64
     assert hs.train(run.config, run.path, model=Heads(2), resume=True).summary == run.summary
@@ -438,7 +438,7 @@ def test_a_module_that_differs_is_not_a_damaged_file(tmp_path: Path) -> None:
             self.register_buffer(name, torch.ones(size, size))
 
     run = train(Buffered(8), tmp_path / "run")
-    with pytest.raises(InputError, match=r"tensor 'mask' has another shape, \(9, 9\) here, \(8, 8\) in the run; pass"):
+    with pytest.raises(InputError, match=r"tensor 'mask' has shape \(9, 9\) here, but \(8, 8\) in the run; pass"):
         hs.load_run(run.path, model=Buffered(9))
     with pytest.raises(InputError, match=r"^model: must be a torch module .*; pass an instance, Net\(\.\.\.\)$"):
         hs.load_run(run.path, model=Net)  # type: ignore[arg-type]

@@ -172,6 +172,6 @@ def test_a_stopped_long_step_says_that_it_saves(
     stop = int(whole) - 3
     with pytest.raises(Interrupted, match="stopped by SIGINT after step 8;"):
         trained(tmp_path / "run")
-    assert capsys.readouterr().err == "SIGINT: saving step 8; a second signal ends at once\n"
+    assert capsys.readouterr().err == "SIGINT: saving step 8; a second signal ends the process at once\n"
     stop = -1
     assert trained(tmp_path / "run", resume=True) == whole

@@ -410,7 +410,7 @@ def test_gpus_that_are_not_there_are_said(monkeypatch: pytest.MonkeyPatch) -> No
         monkeypatch.setenv("LOCAL_RANK", local)
         assert str(several.device("cuda")) == f"cuda:{local}"
     monkeypatch.setenv("LOCAL_RANK", "2")
-    with pytest.raises(ResourceError, match="process 2 of this machine has no GPU; start at most 2 processes there"):
+    with pytest.raises(ResourceError, match="process 2 of this machine has no GPU; start at most 2 processes on it"):
         several.device("cuda")
     assert str(several.device("cpu")) == "cpu"
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
@@ -480,7 +480,7 @@ def test_where_gradients_are_not_finite_the_first_of_them_is_named() -> None:
     two = [p for p in model.parameters() if p.grad is not None]
     for p in two:
         p.grad.fill_(3e38)  # type: ignore[union-attr]
-    with pytest.raises(NonFiniteError, match="gradient of all together is not finite"):
+    with pytest.raises(NonFiniteError, match="gradient of all parameters is not finite"):
         updates.update(model, state.Moments(), spec, torch.tensor(1.0), 0)
 
 
@@ -617,7 +617,7 @@ def test_a_tracker_that_fails_is_asked_no_more(unchecked: None) -> None:
 
     broken = Broken()
     quietly = FailSafeTracker(broken)  # type: ignore[arg-type]
-    with pytest.warns(UserWarning, match="tracker: OSError: it is full; training continues without it"):
+    with pytest.warns(UserWarning, match="tracker: OSError: it is full; training continues untracked"):
         quietly.log({"step": 3, "loss": 1, "name": "x"})
     quietly.log({"step": 4})
     quietly.close()

@@ -128,7 +128,7 @@ def test_groups_and_optimisers_are_those_of_torch() -> None:
             "parameter that does not belong to the model",
         ),
         ({}, {"auxiliary_losses": AUXILIARY["a"]}, "must map names to functions"),
-        ({"compile": True}, {"auxiliary_losses": AUXILIARY}, "require compile = false"),
+        ({"compile": True}, {"auxiliary_losses": AUXILIARY}, "need compile = false"),
     ],
 )
 def test_wrong_choices_leave_no_folder(training: dict, options: dict, message: str, tmp_path: Path) -> None:

@@ -121,7 +121,7 @@ def test_an_export_is_as_its_manifest_says(call: Callable, tmp_path: Path) -> No
     (tmp_path / "out" / "notes.txt").write_text("mine")
     assert "5 files, 1 not covered: notes.txt" in call("check", "out").out
     for words in (["report", "out"], ["analyse", "out", "geometry"]):
-        assert "out: an exported model, not a run folder" in call(*words).error
+        assert "out: is an exported model, not a run folder" in call(*words).error
 
 
 @pytest.mark.long

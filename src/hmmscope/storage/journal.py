@@ -104,7 +104,7 @@ def read_journal(path: Path, *, limit: int = 1 << 30) -> list[dict]:
 
     Raises:
         InputError: The file is missing or larger than `limit` bytes.
-        DamagedError: A line is not a record (except a last line that was cut off), or the file is a link.
+        DamagedError: A line other than a cut-off last line is not a record, or the file is a link.
     """
     if not os.path.lexists(path):
         raise InputError(f"{path}: no such journal")

@@ -128,7 +128,7 @@ class RunDir:
         if not os.path.lexists(path / "config.json"):
             raise InputError(f"{path}: is not a run folder (it has no config.json)")
         if os.path.lexists(path / "hmmscope.json"):
-            raise InputError(f"{path}: an exported model, not a run folder; open it with hs.interop.from_huggingface")
+            raise InputError(f"{path}: is an exported model, not a run folder; use hs.interop.from_huggingface")
         named = verify_folder(path, exact=False)["files"]
         config = read_json(path / "config.json", managed=True)
         if "config.json" not in named or not isinstance(config, dict):

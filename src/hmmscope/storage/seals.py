@@ -4,8 +4,8 @@
                   file that hmmscope wrote, and the SHA-256 of these entries (the digest of the seal)
     added.json    a second seal for files that were made later: figures, pages, tables of instruments
 
-A sealed folder has a seal. A seal shows damage, not authorship, and does not cover the user's own files. Code that
-changes a sealed folder removes the seal first; a folder without a seal cannot be verified.
+A seal shows damage, not authorship, and does not cover the user's own files. Code that changes a sealed folder removes
+the seal first; a folder without a seal cannot be verified.
 """
 
 import hashlib

@@ -58,7 +58,6 @@ class Compiled(SingleProcess):
 
     Args:
         model: A `Decoder` or `Recurrent` on the CPU.
-
         poison: True fills work arrays with NaN first, so that tests detect reads of unwritten numbers.
 
     Raises:
@@ -72,7 +71,7 @@ class Compiled(SingleProcess):
     ) -> None:
         super().__init__(model, spec, world)
         if any(module._forward_hooks or module._forward_pre_hooks for module in model.modules()):
-            raise InputError("training.engine: compiled does not support hooks on activations; use torch")
+            raise InputError("training.engine: compiled does not support forward hooks; remove them or use torch")
         self._theta = _flattened([parameter.data for parameter in model.parameters()])
         self._gradient = torch.from_numpy(empty(self._theta.shape, self._theta.numpy().dtype)).zero_()
         names, begin = {}, 0
@@ -375,6 +374,6 @@ def _check(asked: StepInputs, sizes: Sizes, count: int) -> None:
         good = good and bool(((labels >= 0) | (labels == PADDING)).all()) and labels.max() < sizes.outputs
     if not good:
         raise InputError(
-            f"batch: inputs {read.shape} and labels {labels.shape} do not fit a model of {sizes.inputs} inputs "
-            f"and {sizes.outputs} outputs"
+            f"batch: inputs of shape {read.shape} and labels of shape {labels.shape} do not fit a model of "
+            f"{sizes.inputs} inputs and {sizes.outputs} outputs"
         )

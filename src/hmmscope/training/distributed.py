@@ -107,9 +107,9 @@ class _TorchProcessGroup(ProcessGroup):
         if not 0 <= self.rank < size:
             raise InputError(f"RANK: must be in [0, WORLD_SIZE = {size}), got {self.rank}")
         if dist.is_initialized():
-            raise InputError("torch.distributed: is already initialised; let training initialise it")
+            raise InputError("torch.distributed: is already initialised; leave that to hmmscope")
         if _joined_before:
-            raise RefusedError("torchrun: only one training per launch; other processes ended after the first training")
+            raise RefusedError("torchrun: only one training per launch, because the other processes end after it")
         _joined_before = True
         self._address, self._port, self._kind = _checked_address(), _number("MASTER_PORT"), kind
         self._hosted = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"  # by process 0, not by torchrun
@@ -150,7 +150,7 @@ class _TorchProcessGroup(ProcessGroup):
         local = _number("LOCAL_RANK")
         count = torch.cuda.device_count()
         if local >= count:
-            rule = f"start at most {count} processes there"
+            rule = f"start at most {count} processes on it"
             raise ResourceError(f"torchrun: process {local} of this machine has no GPU; {rule}")
         return torch.device("cuda", local)
 

@@ -56,7 +56,7 @@ class Timing:
 
 
 def uncovered(model: ModelSpec, model_io: ModelIO, spec: TrainingSpec, num_processes: int = 1) -> str | None:
-    """Return what the compiled engine does not support, or None if it supports everything."""
+    """Return the first setting that the compiled engine does not support, or None."""
     decoder = model.decoder if isinstance(model, RoFormerSpec) else model if type(model) is DecoderSpec else None
     name = getattr(model, "name", type(model).__name__)
     cases: list[tuple[bool, str]] = [
@@ -65,11 +65,11 @@ def uncovered(model: ModelSpec, model_io: ModelIO, spec: TrainingSpec, num_proce
         (spec.compile, "training.compile = true (torch.compile applies to the torch engine only)"),
         (
             spec.block_length > 0,
-            f"training.block_length = {spec.block_length} (the model cannot read its own answers there)",
+            f"training.block_length = {spec.block_length} (the compiled engine feeds no answers back)",
         ),
         (spec.optimizer != "adamw", f"training.optimizer = {spec.optimizer} (only adamw)"),
         (bool(spec.optimizer_options), "training.optimizer_options (only adamw without options)"),
-        (spec.weight_decay_on != "all", f"training.weight_decay_on = {spec.weight_decay_on} (it decays all weights)"),
+        (spec.weight_decay_on != "all", f"training.weight_decay_on = {spec.weight_decay_on} (only all)"),
         (
             bool(spec.auxiliary_losses),
             "training.auxiliary_losses (the compiled engine computes only the loss of the target)",
@@ -120,7 +120,7 @@ def choose_engine(
         raise unknown_name(FIXED, str(fixed), ("compiled", "torch", "unmeasured"))
     found = None if fixed else timing(seconds)
     if found is None:
-        return Choice("torch", f"about {seconds:.0f} s of training are too short to be worth compiling")
+        return Choice("torch", f"about {seconds:.0f} s of training are too short for compiling to save time")
     return Choice("compiled" if found.compiled <= CLEARLY * found.torch else "torch", str(found), found)
 
 

@@ -65,7 +65,7 @@ def _made(spec: "TrainingSpec", parameters: list[Any]) -> torch.optim.Optimizer:
     for name in options:
         require_known("optimizer_options", name, own)
     if spec.weight_decay_on == "matrices" and "weight_decay" not in taken:
-        raise InputError(f"weight_decay_on: {spec.optimizer} has no weight decay; leave it out")
+        raise InputError(f"weight_decay_on: {spec.optimizer} has no weight decay; omit weight_decay_on")
     try:
         return known[spec.optimizer](
             parameters, **{name: value for name, value in fixed.items() if name in taken}, **options
@@ -103,7 +103,7 @@ def _given(factory: Factory, model: nn.Module) -> Sequence[torch.optim.Optimizer
     own = set(model.parameters())
     if any(p not in own for p in held):
         raise InputError(
-            "optimizer: has a parameter that does not belong to the model; use the parameters of the factory's argument"
+            "optimizer: has a parameter that does not belong to the model; use only parameters of the given model"
         )
     if len(set(held)) < len(held):
         raise InputError(

@@ -114,7 +114,7 @@ class SingleProcess:
 
 
 class BitExactParallel(SingleProcess):
-    """Training in several processes, bit-identical to one: gradients of all parts of the batch are added in order.
+    """Training in several processes, bit-identical to one: gradients g_i of the batch's parts are added in order.
 
     gradient = ((g_0 + g_1) + g_2) + ...     process r computes g_{r k} .. g_{(r + 1) k - 1}
 
@@ -164,8 +164,8 @@ class BitExactParallel(SingleProcess):
 class DDPUpdates(SingleProcess):
     """DistributedDataParallel: each process computes a part of the batch, and all-reduce averages the gradients.
 
-    Results differ from those of one process by rounding. The first backward pass runs twice, because torch regroups the
-    gradients after it; otherwise a resumed run would round differently.
+    Results differ from results of one process by rounding. The first backward pass runs twice, because torch regroups
+    the gradients after it; otherwise a resumed run would round differently.
     """
 
     def __init__(self, model: SequenceModel, spec: TrainingSpec, world: ProcessGroup) -> None:

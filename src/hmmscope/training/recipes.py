@@ -9,9 +9,7 @@ LIMITS_BATCH = {1: 1024, 2: 1024, 3: 1024, 4: 512, 5: 512, 6: 256, 7: 256}
 
 
 def doubling_curriculum(num_layers: int, length: int, *, deepest: int = 7) -> tuple[int, ...]:
-    """Return the sample lengths of a curriculum with deepest + 1 - num_layers stages, from 2^num_layers up to `length`.
-
-    Each stage doubles the length, up to `length`.
+    """Return the sample lengths of deepest + 1 - num_layers curriculum stages: 2^num_layers, doubled up to `length`.
 
     Source: [Limits] §4.2 and App. C.1.
     """
@@ -27,7 +25,7 @@ def limits_recipe(
     num_epochs: int = 100,
     curriculum: bool = True,
 ) -> dict[str, Any]:
-    """Return the [Limits] recipe for a Transformer of `num_layers` layers, or for the RNN (`num_layers` None).
+    """Return the [Limits] recipe for a Transformer of `num_layers` layers; None means the RNN.
 
     Source: [Limits] §4.1 and App. C.1. The paper does not assign batch sizes to depths.
     """

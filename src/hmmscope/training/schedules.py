@@ -11,9 +11,9 @@ from hmmscope.training.spec import TrainingSpec
 
 
 def learning_rate(spec: TrainingSpec, step: int) -> float:
-    """Return the learning rate of a step (0-based).
+    """Return the learning rate of a step (0-based); the peak is `spec.learning_rate`.
 
-    cosine:   linear over the first `warmup_steps`, then a cosine to `final_fraction` at the last step
+    cosine:   linear over the first `warmup_steps`, then a cosine to `final_fraction` * peak at the last step
     constant: linear over the first `warmup_steps`, then constant
     wsd:      linear over the first `warmup_steps`, constant up to `decay_step`, then linear to zero
     halving:  (warmup_from + (peak - warmup_from) * min(step / warmup_steps, 1)) / 2^floor(epoch / halve_every)

@@ -43,9 +43,9 @@ class TrainingSpec:
         curriculum: Length of the samples in each stage; all stages have the same number of epochs.
         block_length: Number of positions per block of block chain-of-thought, in which the model reads its answer for
             the previous block; 0 for none.
-        block_algorithm: Algorithm of block chain-of-thought: "two-phase" (answers first, then one ordinary step) or
+        block_algorithm: Algorithm of block chain-of-thought: "two-phase" (answers first, then one ordinary pass) or
             "naive" (one pass per block).
-        accumulation_steps: Number of parts of a batch, whose gradients are added in order; it changes the rounding.
+        accumulation_steps: Number of parts of a batch, with gradients added in order; it changes the rounding.
         parallel: Method for several processes: "exact" (bit-identical to one process), "ddp" or "fsdp".
         precision: "float32", "tf32" (on a GPU) or "bfloat16" (torch autocast; in the compiled engine, linear maps of
             bfloat16 numbers with float32 sums).
@@ -53,7 +53,7 @@ class TrainingSpec:
         deterministic: True raises an error for nondeterministic operations.
         evaluate_every: Number of steps between evaluations on the "evaluate" stream; 0 for no evaluations.
         evaluate_samples: Number of samples per evaluation.
-        checkpoint_every: Number of steps between checkpoints, of which only the newest two are kept.
+        checkpoint_every: Number of steps between checkpoints; only the newest two are kept.
         num_log_checkpoints: Number of permanent checkpoints, log-spaced from step 1 to the last step; 0 for none.
         num_threads: Number of CPU threads; it changes the rounding.
         device: "cpu", "cuda" or "auto".
@@ -137,7 +137,7 @@ class TrainingSpec:
         divides = self.accumulation_steps >= 1 and self.batch_size % self.accumulation_steps == 0
         require(divides, "accumulation_steps", f"must divide batch_size = {self.batch_size}", self.accumulation_steps)
         alone = not (self.auxiliary_losses and (self.compile or self.block_length))
-        require(alone, "auxiliary_losses", "require compile = false and block_length = 0", self.auxiliary_losses)
+        require(alone, "auxiliary_losses", "need compile = false and block_length = 0", self.auxiliary_losses)
         if self.optimizer != "adamw" or self.optimizer_options:
             from hmmscope.training.optimizers import check_optimizer  # imports torch
 

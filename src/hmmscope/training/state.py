@@ -218,12 +218,12 @@ def _check_same_module(own: Mapping[str, torch.Tensor], found: Mapping[str, torc
             owner, other = ("this module", "the run's module") if name in own else ("the run's module", "this module")
             raise InputError(f"model: only {owner} has the tensor {short!r}, not {other}; pass the run's module")
         if own[name].shape != found[name].shape:
-            sizes = f"{tuple(own[name].shape)} here, {tuple(found[name].shape)} in the run"
-            raise InputError(f"model: tensor {short!r} has another shape, {sizes}; pass the run's module")
+            sizes = f"{tuple(own[name].shape)} here, but {tuple(found[name].shape)} in the run"
+            raise InputError(f"model: tensor {short!r} has shape {sizes}; pass the run's module")
         if strict and own[name].dtype != found[name].dtype:
             here, there = (str(one.dtype).removeprefix("torch.") for one in (own[name], found[name]))
             raise InputError(
-                f"model: {short} is {here}, but {there} in the run; pass that dtype, or load_run(..., strict=False)"
+                f"model: {short!r} is {here} here, {there} in the run; pass that dtype, or load_run(..., strict=False)"
             )
 
 
@@ -255,7 +255,7 @@ def _check_names_and_shapes(file: str, own: Mapping[str, torch.Tensor], found: M
 def resolve_device(
     device: Literal["auto", "cpu", "cuda"], engine: Literal["auto", "compiled", "torch"] = "auto"
 ) -> Literal["cpu", "cuda"]:
-    """Return the device for "auto"; raise ResourceError if "cuda" is requested but absent."""
+    """Return the device, also for "auto"; raise ResourceError if "cuda" is requested but absent."""
     if device == "auto" and engine == "compiled":
         return "cpu"
     available = torch.cuda.is_available()

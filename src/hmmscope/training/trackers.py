@@ -82,5 +82,5 @@ class FailSafeTracker:
             getattr(self._tracker, what)(*args)
         except Exception as error:
             reason = " ".join(str(error).split())[:200]
-            warnings.warn(f"tracker: {type(error).__name__}: {reason}; training continues without it", stacklevel=2)
+            warnings.warn(f"tracker: {type(error).__name__}: {reason}; training continues untracked", stacklevel=2)
             self._tracker = None

@@ -213,7 +213,7 @@ class _TrainingLoop:
             if step > self.saved_step:
                 if self.long and self.run is not None:
                     name = signal.Signals(self.received[0]).name
-                    say_beside(f"{name}: saving step {step}; a second signal ends at once")
+                    say_beside(f"{name}: saving step {step}; a second signal ends the process at once")
                 for buffer, own in zip(self._buffers, before, strict=True):
                     buffer.copy_(own)
                 self._save(step)

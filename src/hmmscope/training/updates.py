@@ -158,7 +158,7 @@ def _check_finite(model: nn.Module, both: Tensor, step: int, world: ProcessGroup
 def take_step(
     parameters: list[Tensor], moments: Moments, spec: TrainingSpec, rate: float, skipped: Tensor | None = None
 ) -> None:
-    """Take one fused AdamW step, or a step of `optimizers`, on parameters with gradients, unless `skipped` is 1."""
+    """Take one fused AdamW step (none if `skipped` is 1), or a step of `moments.optimizers`."""
     for optimizer in moments.optimizers:
         for group in optimizer.param_groups:
             group.setdefault("initial_lr", group["lr"])
@@ -202,10 +202,10 @@ def not_finite(model: nn.Module, loss: float, step: int, world: ProcessGroup | N
     gradients = {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
     found = [not local(gradient).isfinite().all() for gradient in gradients.values()]
     number = (world or ProcessGroup()).largest(len(found) - found.index(True) if True in found else 0)
-    bad = list(gradients)[-number] if number else "all together"
+    bad = list(gradients)[-number] if number else "all parameters"
     what = f"gradient of {bad}" if abs(loss) < float("inf") else "loss"
     place = "outputs and auxiliary losses" if what == "loss" else "backward pass"
-    first = f"look for NaN or infinite values in the model's {place}, because no update came before"
+    first = f"look for NaN or infinite values in the model's {place}, because no update precedes this step"
     return NonFiniteError(
         f"step {step + 1}: {what} is not finite (loss {loss}); the step was not taken; "
         f"{'lower learning_rate' if step else first}"

@@ -82,7 +82,7 @@ class Description:
 
     Attributes:
         about: contents of experiment.json.
-        findings: the distance to the optimum or, if it is unknown, the comparison with a baseline.
+        findings: one finding, on the distance to the optimum or to a baseline.
         figures: figures of the predictions and of the losses over training.
     """
 

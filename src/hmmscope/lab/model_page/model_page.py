@@ -84,7 +84,7 @@ class ModelPage(Tabular):
         return list(self.data["unknown"])
 
     def table(self) -> ResultTable:
-        """Return `losses`, which `to_pandas()` returns as a DataFrame; `layers.to_pandas()` returns R² by layer."""
+        """Return `losses`; `layers` has R² by layer."""
         return self.losses
 
     def plot(self, *, ax: Any = None) -> Any:
@@ -134,7 +134,7 @@ def look(
 
     The page shows the losses of the model, the optimum, the best n-gram baseline and untrained controls; belief maps of
     each layer before and after training; attention; and an intervention. If the page can run the model in the browser,
-    readers can also enter symbols of their own.
+    readers can also enter symbols.
 
     Args:
         model: A module that maps tokens (batch, time) to logits, a run, or the folder of a run.

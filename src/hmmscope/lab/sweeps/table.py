@@ -26,7 +26,7 @@ SILENT = 600.0
 def table_rows(out: Path, points: Sequence[GridPoint]) -> list[dict[str, Any]]:
     """Return a row per point: ``run``, varied values, ``seed``, ``state``, ``reason``, and the summary of the run.
 
-    The state of a finished run may also be "damaged", or "unsealed" if it has no checksums to verify it.
+    The state of a finished run may also be "damaged" or, without checksums, "unsealed".
     """
     rows = []
     for point in points:

@@ -1,6 +1,6 @@
 """Worker processes on this machine, and the executor that runs them.
 
-A fork server imports all modules once and forks a worker for each task; see `hmmscope.lab.worker`.
+A fork server forks a worker for each task; see `hmmscope.lab.worker`.
 """
 
 import functools
@@ -29,7 +29,7 @@ _UNSEEN = 70
 
 
 class ForkServer:
-    """Client of the fork server; it starts the server when it is first needed, and again if it was killed."""
+    """Client of the fork server; it starts the server when needed, and again if it was killed."""
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
