@@ -337,12 +337,12 @@ def test_what_is_trained_is_measured_and_nothing_else(tmp_path: Path, capsys: py
 @pytest.mark.parametrize(
     ("change", "why", "measured"),
     [
-        ({"overrides": {"training.num_steps": "2"}}, "another configuration of width 4", 8),
-        ({"overrides": {"measurements.factor": "2"}}, "other sizes of measurements", 8),
+        ({"overrides": {"training.num_steps": "2"}}, "the configuration of width 4 differs", 8),
+        ({"overrides": {"measurements.factor": "2"}}, "the sizes of its measurements differ", 8),
         ({"overrides": {"plan.widths": "8,6"}}, "", 4),
         ({"seeds": (1, 2)}, "", 4),
-        ({"version": 2}, "measured by version 1 of the code, now at version 2", 8),
-        ({"version": None}, "measured by version unknown of the code, now at version 1", 8),
+        ({"version": 2}, "measured by version 1 of `measure`, now at version 2", 8),
+        ({"version": None}, "measured by version unknown of `measure`, now at version 1", 8),
     ],
 )
 def test_what_is_kept_must_be_the_same(

@@ -26,6 +26,6 @@ def test_phases_add_up_and_stand_in_the_facts(tmp_path: Path) -> None:
     (run / "timing.jsonl").write_text("\n".join([*lines, ""]))
     (fact,) = time_facts(out, [run])
     assert fact["value"] == (
-        "training 9 s by the clock; training took 12 s of processors: "
+        "training 9 s by the clock; training took 12 s of processor time: "
         "steps 7 s, start of worker processes, and other work 3 s, build 2 s, score 0 s"
     )

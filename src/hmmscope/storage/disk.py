@@ -243,7 +243,7 @@ def give_lock(fd: int) -> None:
 
 @contextmanager
 def holding(path: Path) -> Iterator[None]:
-    """Hold the lock on `path` inside the block; raise RefusedError, which names the other holder, if it is taken."""
+    """Hold the lock on `path` inside the block; raise RefusedError, which names the holder, if it is taken."""
     fd = take_lock(path)
     try:
         yield

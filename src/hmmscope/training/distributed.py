@@ -107,7 +107,7 @@ class _TorchProcessGroup(ProcessGroup):
         if not 0 <= self.rank < size:
             raise InputError(f"RANK: must be in [0, WORLD_SIZE = {size}), got {self.rank}")
         if dist.is_initialized():
-            raise InputError("torch.distributed: is already initialised; leave that to hmmscope")
+            raise InputError("torch.distributed: is already initialised; let hmmscope initialise it")
         if _joined_before:
             raise RefusedError("torchrun: only one training per launch, because the other processes end after it")
         _joined_before = True

@@ -65,7 +65,7 @@ def uncovered(model: ModelSpec, model_io: ModelIO, spec: TrainingSpec, num_proce
         (spec.compile, "training.compile = true (torch.compile applies to the torch engine only)"),
         (
             spec.block_length > 0,
-            f"training.block_length = {spec.block_length} (the compiled engine feeds no answers back)",
+            f"training.block_length = {spec.block_length} (the compiled engine feeds no answers back to the model)",
         ),
         (spec.optimizer != "adamw", f"training.optimizer = {spec.optimizer} (only adamw)"),
         (bool(spec.optimizer_options), "training.optimizer_options (only adamw without options)"),
@@ -80,7 +80,7 @@ def uncovered(model: ModelSpec, model_io: ModelIO, spec: TrainingSpec, num_proce
     if decoder is not None:
         heads = decoder.num_heads
         cases += [
-            (decoder.dropout > 0, f"model.dropout = {decoder.dropout} (no dropout)"),
+            (decoder.dropout > 0, f"model.dropout = {decoder.dropout} (the compiled engine has no dropout)"),
             (not decoder.causal, "model.causal = false (the compiled engine has causal attention only)"),
         ]
     misfit = unfit(width, heads)

@@ -114,7 +114,7 @@ class SingleProcess:
 
 
 class BitExactParallel(SingleProcess):
-    """Training in several processes, bit-identical to one: gradients g_i of the batch's parts are added in order.
+    """Training in several processes, with the same bits as in one: gradients g_i of the parts are added in order.
 
     gradient = ((g_0 + g_1) + g_2) + ...     process r computes g_{r k} .. g_{(r + 1) k - 1}
 

@@ -255,7 +255,7 @@ def _check_names_and_shapes(file: str, own: Mapping[str, torch.Tensor], found: M
 def resolve_device(
     device: Literal["auto", "cpu", "cuda"], engine: Literal["auto", "compiled", "torch"] = "auto"
 ) -> Literal["cpu", "cuda"]:
-    """Return the device, also for "auto"; raise ResourceError if "cuda" is requested but absent."""
+    """Return "cpu" or "cuda"; raise ResourceError if "cuda" is requested but absent."""
     if device == "auto" and engine == "compiled":
         return "cpu"
     available = torch.cuda.is_available()

@@ -77,7 +77,7 @@ class Experiment(ABC):
         return {}
 
     def live_run(self, scale: str, labels: list[str]) -> str | None:
-        """Return the label of the run with the model that the page evaluates in the browser, or None."""
+        """Return the label of the run that the page evaluates in the browser, or None."""
         return None
 
     def live_process(self, run: Run) -> Process | None:

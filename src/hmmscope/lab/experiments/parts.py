@@ -210,19 +210,19 @@ class StoredParts:
             return None
         config = self.about["config"]
         if config.get("measurements") != sizes:
-            return "other sizes of measurements"
+            return "the sizes of its measurements differ"
         version = part.measurement.of(made)
         if version != part.measurement.version:
-            return f"measured by version {version or 'unknown'} of the code, now at version {part.measurement.version}"
+            return f"measured by version {version or 'unknown'} of `measure`, now at version {part.measurement.version}"
         for label, own in part.configs.items():
             try:
                 data = config["runs"][label]
                 named = {"seed": part.seed} if "seed" in own.to_data()["process"] else {}
                 before = config_from_data(data | {"seed": part.seed, "process": data["process"] | named})
             except (KeyError, HmmscopeError):
-                return f"another configuration of {label}"
+                return f"the configuration of {label} differs"
             if config_digest(before) != config_digest(own):
-                return f"another configuration of {label}"
+                return f"the configuration of {label} differs"
         kept = {key: made.get(key) for key in ("machine", "created", "runs", "protocol")}
         part.write(out, made["tables"], **kept)
         return None

@@ -36,7 +36,7 @@ def train_in_pool(
                 rows = run_sweep(wanted, pool, executor.make(pool), watcher=board, shared=True)
         if failed := [row for row in rows if row["state"] != "done"]:
             raise ResourceError(
-                f"{pool}: {len(failed)} of {len(rows)} runs failed, first {failed[0]['run']} "
+                f"{pool}: {len(failed)} of {len(rows)} runs failed; the first is {failed[0]['run']} "
                 f"({failed[0]['reason']}); the other runs are complete; run the same command with --resume to try again"
             )
     folders = [RunTask(pool, run_name(config)).folder for config in configs]

@@ -50,7 +50,7 @@ def time_facts(out: Path, runs: Sequence[Path]) -> list[dict[str, str]]:
     rest = spent["training"] - sum(of_runs[phase] for phase in PHASES)
     if of_runs["steps"] and rest >= 0:
         parts = {phase: of_runs[phase] for phase in PHASES} | {"start of worker processes, and other work": rest}
-        value += f"; training took {spent['training']:.0f} s of processors: {_listed(parts)}"
+        value += f"; training took {spent['training']:.0f} s of processor time: {_listed(parts)}"
     return [{"name": "time", "value": value}]
 
 

@@ -128,7 +128,7 @@ def _heatmaps(panels: Mapping[str, Heatmap]) -> list[Panel]:
                 for rows in zip(one.z, two.z, strict=True)
             )
             title = _title(f"{second} minus {first}", one)
-            beside.append(replace(one, title=title, z=z, z_min=None, z_max=None, z_label=f"change of {one.z_label}"))
+            beside.append(replace(one, title=title, z=z, z_min=None, z_max=None, z_label=f"change in {one.z_label}"))
     return beside
 
 

@@ -128,7 +128,7 @@ def _ahead(ahead: dict[str, float]) -> str:
     if ahead["high"] < 0:
         behind = {key: -ahead[key] for key in ("value", "low", "high")}
         return f"the model's loss is higher than that of the n-gram baseline by {_told(behind)}"
-    return f"no difference between the two is detected: the model's loss is lower by {_told(ahead)}"
+    return f"no difference from the n-gram baseline is detected: the model's loss is lower by {_told(ahead)}"
 
 
 def _told(number: dict[str, float]) -> str:

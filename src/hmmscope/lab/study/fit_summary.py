@@ -68,7 +68,7 @@ def _goodness(rows: Sequence[dict[str, Any]]) -> Figure:
         label = {"runs": "run length (the last point includes longer runs)", "autocorrelation": "lag"}
         x_label = label.get(family.split()[0], "n-grams, the most frequent first")
         title = f"{family}, p {own[0]['adjusted']:.2g}"
-        panels.append(lines(title, of_data, simulated, x_label=x_label, y_label="share"))
+        panels.append(lines(title, of_data, simulated, x_label=x_label, y_label="statistic"))
     return Figure(
         name="goodness",
         title="Goodness of fit of the HMM chosen by BIC",

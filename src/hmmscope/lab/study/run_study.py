@@ -100,7 +100,7 @@ def study(
         resume: Whether to resume the study in `out`.
         quiet: False prints each step; None shows progress in a terminal or notebook only; True shows nothing.
         spec: Settings of the study.
-        fields: Fields of a `StudySpec` in place of `spec`, and options of `SequenceData` such as `lengths`.
+        fields: Fields of `StudySpec` in place of `spec`, and options of `SequenceData` such as `lengths`.
 
     Raises:
         InputError: There are too few sequences to split, or a field is out of range.

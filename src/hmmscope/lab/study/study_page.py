@@ -160,7 +160,7 @@ def _contexts(rows: Rows) -> Figure:
         name="contexts",
         title="Loss of the HMM minus loss of the network, by context",
         caption="Bars show the mean loss of the HMM minus the mean loss of the network after a context, for the "
-        "contexts with the largest total difference. Labels are context|symbol, with the symbol that contributes most.",
+        "contexts with the largest total difference. Labels are context|symbol; this symbol contributes most.",
         panels=tuple(panels),
     )
 

@@ -225,7 +225,7 @@ def _axes(vary: object) -> list[tuple[str, list[Choice]]]:
     for (one, left), (two, right) in itertools.combinations(axes, 2):
         shared = {key for _, changes in left for key in changes} & {key for _, changes in right for key in changes}
         require(
-            not shared, "vary", f"must set each key once, but {one} and {two} set one key", ", ".join(sorted(shared))
+            not shared, "vary", f"must set each key once, but {one} and {two} share a key", ", ".join(sorted(shared))
         )
     return axes
 
@@ -283,7 +283,7 @@ def _check_overlap(changes: Mapping[str, Any]) -> None:
 
 
 def check_run(path: Path, config: RunConfig) -> None:
-    """Raise DamagedError unless the run folder `path` has the configuration `config`."""
+    """Raise DamagedError unless the run in `path` has the configuration `config`."""
     found = config_from_data(RunDir.open(path).config)
     if config_digest(found) != config_digest(pinned(config)):
         difference = "; ".join(config_difference(found.to_data(), config.to_data())[:4])
