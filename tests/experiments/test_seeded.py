@@ -582,7 +582,7 @@ def test_a_full_disk_ends_an_experiment_at_once(phase: str, tmp_path: Path, monk
 
     with monkeypatch.context() as patch:
         patch.setattr(*{"training": (run_task, "train"), "measuring": (Seeded, "measure")}[phase], full)
-        with pytest.raises(FullDiskError, match=r"^test-seeded: seed 0: .*No space left.* add --resume to continue$"):
+        with pytest.raises(FullDiskError, match=r"^test-seeded: seed 0: .*No space left.*command with --resume$"):
             run_experiment("test-seeded", "smoke", tmp_path / "out", quiet=True)
     assert len(tried) == 1
     assert not (tmp_path / "trained" / "failures").exists()
@@ -704,7 +704,7 @@ def test_a_pool_keeps_the_runs_of_others(tmp_path: Path) -> None:
 def test_a_failed_run_is_named_and_the_others_are_there(executor: ExecutorOptions | None, tmp_path: Path) -> None:
     pool = tmp_path / "pool"
     bad = config(4, learning_rate=1e30, warmup_steps=0, num_steps=20)
-    with pytest.raises(ResourceError, match=rf"1 of 2 runs failed, such as {run_name(bad)} \(error\[6\].*not finite"):
+    with pytest.raises(ResourceError, match=rf"1 of 2 runs failed; the first is {run_name(bad)} .*not finite"):
         train_in_pool([bad, config(6)], pool, executor, quiet=True)
     assert (pool / "runs" / run_name(config(6)) / "done.json").exists()
 

@@ -169,7 +169,7 @@ def test_use_is_told_of_many_sequences_beside_random_changes() -> None:
     away = {"used": used(deaf, dataset, "residual.1"), "learned": None}
     away["used"]["random"] |= {"low": -0.4, "high": -0.2}
     assert "such a change only disturbs the prediction" in of_use(away)
-    assert "In 64 held-out sequences, at 2 positions each, residual.1 was changed" in told
+    assert "In 64 held-out sequences, at 2 positions each, residual.1 was made to encode" in told
 
 
 @pytest.mark.parametrize(

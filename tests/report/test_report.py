@@ -254,7 +254,7 @@ def test_a_live_section_stands_in_the_page_of_its_experiment(folder: Path, tmp_p
     assert f"{said} (R² 0.300, untrained 0.100)." in render([mine])
     for wrong in ({"beyond": more | {"r2": None}}, {"beyond": {"verdict": "more"}}, {"learned": 1}):
         store.write_json(mine / "live.json", data | wrong)
-        with pytest.raises(DamagedError, match=r"live.json: key '(beyond|learned)' must be a mapping with a verdict"):
+        with pytest.raises(DamagedError, match=r"live.json: key '(beyond|learned)' must be a mapping with texts"):
             render([mine])
     store.write_json(mine / "live.json", data)
     assert "class Explorer" in source

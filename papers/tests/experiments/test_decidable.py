@@ -114,7 +114,7 @@ def test_a_plan_that_can_decide_nothing_warns_before_it_begins(
 
 
 def test_a_dry_run_prints_each_gate(call: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert "found no tables of limits-fig3 in results/" in call("run", "limits-fig3", "--dry-run").out
+    assert "found no stored tables of limits-fig3 in results/" in call("run", "limits-fig3", "--dry-run").out
     monkeypatch.chdir(ROOT)
     said = call(
         "run", "limits-fig3", "--scale", "medium", "--plan.tasks", "cyclic-det", "--plan.layers", "1", "--dry-run"
