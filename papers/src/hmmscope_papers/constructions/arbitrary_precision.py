@@ -1,14 +1,14 @@
 """[Limits] Theorem 5.3 in p-bit arithmetic: softmax attention, GeLU products and the normaliser.
 
 Each number has p significand bits and an unbounded exponent. This is the theorem's "T-precision": p grows linearly in
-T, and hardware floats cannot reach its error bound e^-T.
+T, and hardware floats cannot reach the error bound e^-T.
 
-Let h = -ln P(o_1 .. o_T) / T and C = 1 / (least product of a transition and an emission probability). The number of
-bits p needed per observation is, to leading order (rows: `product` and `variant` of `FilterInBits`),
+Let h = -ln P(o_1 .. o_T) / T and C = 1 / (least product of a transition and an emission probability). To leading order,
+an error of e^-T needs these p / T (rows: `product` and `variant` of `FilterInBits`):
 
-    GeLU products           (3/2) (1 + max(ln C / 2, h)) / ln 2
-    exact, residual         (1 + h / 2) / ln 2
-    exact, disjoint         1 / ln 2
+    "gelu"                  (3/2) (1 + max(ln C / 2, h)) / ln 2
+    "exact", "residual"     (1 + h / 2) / ln 2
+    "exact", "disjoint"     1 / ln 2
 """
 
 import math
@@ -50,9 +50,9 @@ class PreciseBeliefs(Shown):
     Attributes:
         beliefs: Beliefs (position, output), rounded to float64. The belief at position 0 is the known initial state, as
             in [Limits], or the initial distribution.
-        errors: Largest deviation from the exact belief (position,).
-        window_errors: Largest relative error of a window's product after the embedding and each layer (layer,).
-        sums: Sum v in the normaliser after part 1 (position,).
+        errors: Largest absolute error of the belief (position,).
+        window_errors: Largest error of a product of matrices M_o, divided by the sum of the product's entries (layer,).
+        sums: Sum v after part 1 of `normaliser` (position,).
         log_likelihoods: ln P(o_1 .. o_t) (position,).
         bits: Number of bits p.
         error_bound: The theorem's bound e^-T.
@@ -101,7 +101,7 @@ class Bits:
         return x * (1 + self.erf(x / self.root)) / 2
 
     def multiply(self, left: Any, right: Any, largest: Any = 1) -> Any:
-        """Multiply with four GeLU neurons ([Limits] Lemma D.1)."""
+        """Return left * right, by four GeLU neurons ([Limits] Lemma D.1) if `product` is "gelu"."""
         if self.product == "exact":
             return left * right
         scaled = right / largest if largest != 1 else right
@@ -112,17 +112,17 @@ class Bits:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class FilterInBits(Shown):
-    """The construction for an HMM with every operation rounded to p bits.
+    """The network of Theorem 5.3 for an HMM, with every operation rounded to p bits.
 
     Attributes:
         hmm: HMM of n states; c = 1/C is the least product of a transition and an emission probability.
         product: "gelu" (the theorem) or "exact".
-        variant: "residual" (the theorem) adds current (previous - I) to current; "disjoint" uses a separate slot.
+        variant: "residual" (the theorem) or "disjoint"; see `limits_theorem5_3`.
         exponents: Exponents of the normaliser, "real" or the paper's misprint "floor".
-        least: Lower bound on the factor by which an observation shrinks the sum (default: c).
+        least: Lower bound on every P(o_t | o_1 .. o_{t-1}) (default: c).
 
     Raises:
-        InputError: The product or variant is unknown, or `least` is outside (0, 1), or missing for an HMM with zeros.
+        InputError: The product or variant is unknown, or `least` is outside (0, 1), or c = 0 and `least` is missing.
 
     Source: [Limits] Theorem 5.3, App. E.
     """
@@ -147,7 +147,7 @@ class FilterInBits(Shown):
         return math.log(bound_of(self.operators, self.least))
 
     def recommended_bits(self, length: int, *, share: float = 1.0) -> int:
-        """Return p = share T (1 + ln C) / ln 2 + 24 bits; share = 3/2 gives e^-T on every sequence."""
+        """Return p = share T (1 + ln C) / ln 2 + 24 bits; with share = 3/2 every error is at most e^-T."""
         return math.ceil(share * length * (1 + self.log_bound) / math.log(2)) + 24
 
     def beliefs(self, observations: Int64[Tensor, " time"], bits: int | None = None) -> PreciseBeliefs:
@@ -161,7 +161,7 @@ class FilterInBits(Shown):
             InputError: A symbol is outside [0, V), T outside [1, 256], or `bits` outside [8, 65536].
         """
         operators, length = self.operators, len(observations)
-        require(1 <= length <= MAX_LENGTH, "observations", f"must be 1 to {MAX_LENGTH} symbols", length)
+        require(1 <= length <= MAX_LENGTH, "observations", f"must have 1 to {MAX_LENGTH} symbols", length)
         inside = bool(((observations >= 0) & (observations < self.hmm.num_symbols)).all())
         require(inside, "observations", f"must be in [0, {self.hmm.num_symbols})", observations.tolist())
         bound = bound_of(operators, self.least)
@@ -200,7 +200,7 @@ class FilterInBits(Shown):
         return high
 
     def unlikely_observations(self, length: int) -> Int64[Tensor, " time"]:
-        """Return a sequence in which every symbol is the least likely given the past."""
+        """Return a sequence in which every symbol is the least probable possible one, given the past."""
         vector, symbols = self.operators.start_S, []
         for _ in range(length):
             candidates = [matrix @ vector for matrix in self.operators.numerators_VSS]

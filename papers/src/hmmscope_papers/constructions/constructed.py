@@ -20,9 +20,9 @@ class Constructed(SequenceModel):
     """A network with weights from a theorem.
 
     Attributes:
-        title: Name of the theorem, and sizes.
+        title: Name of the theorem, and sizes of the network.
         subspaces: Layout of the residual stream.
-        blocks: Layers that add to the stream.
+        blocks: Layers that add to the residual stream.
         residual: Hook points after the embedding and after each of `num_layers` layers.
     """
 
@@ -64,7 +64,7 @@ def require_floats(dtype: object) -> None:
 
 def only_tokens(inputs: Tensor, feedback: Tensor | None, cache: dict[str, Any] | None) -> None:
     if inputs.is_floating_point():
-        raise InputError("inputs: must be tokens (batch, time); the theorem's network reads no vectors")
+        raise InputError("inputs: must be integer tokens (batch, time); the theorem's network reads no vectors")
     for field, value in (("feedback", feedback), ("cache", cache)):
         if value is not None:
             raise InputError(f"{field}: must be left out; the theorem's network reads whole sequences of tokens")

@@ -1,4 +1,4 @@
-"""[Limits] Theorem 5.1: a ReLU RNN of width n·m that computes the state of a deterministic HMM exactly."""
+"""[Limits] Theorem 5.1: a ReLU RNN that computes the state of a deterministic HMM exactly."""
 
 from typing import Any
 
@@ -20,9 +20,9 @@ class DeterministicRNN(Constructed):
     Attributes:
         system: The driven system.
         scale: Scale α.
-        num_blocks: Number of tokens.
+        num_blocks: Number of different tokens.
         rnn: One-layer ReLU `torch.nn.RNN`.
-        decoder: Map from the hidden state to the vector.
+        decoder: Map from the hidden state to the system's vector.
         start: Initial hidden state.
         residual: Hook points on the one-hot tokens and the hidden state.
         subspaces: Blocks of the hidden state, one per token.
@@ -62,7 +62,7 @@ class DeterministicRNN(Constructed):
         feedback: Tensor | None = None,
         cache: dict[str, Any] | None = None,
     ) -> Float[Tensor, "batch time state"]:
-        """Return the vector after each token; `positions` are ignored.
+        """Return the driven system's vector after each token; `positions` are ignored.
 
         Raises:
             InputError: A token is outside the vocabulary, or feedback or a cache is passed.
@@ -83,7 +83,7 @@ class DeterministicRNN(Constructed):
         return (F.one_hot(tokens, self.vocab_size)[..., None] * shifted[..., None, :]).flatten(2)
 
     def weight_bound(self) -> float:
-        """Largest weight: max(α, (α/2) r, 1), where r is the largest row sum of the matrices."""
+        """Return max(α, (α/2) r, 1), which bounds the weights if r bounds the matrices' absolute row sums."""
         rows = self.system.sums[0]
         return max(self.scale, self.scale / 2 * rows, 1.0)
 
@@ -120,18 +120,18 @@ def limits_theorem5_1(
     W_h[i, j] = A_i for all j,  b_h[i] = -(α/2) A_i 1,  W_i[i] = α 1 e_i',  b_i = -(α/2) 1,
     h_0 = [vector_0 + (α/2) 1, 0, ..],  W_dec = [I .. I],  b_dec = -(α/2) 1
 
-    Blocks i and j belong to tokens. Results are exact if α/2 >= every |coordinate| of A_o vector_t. The first token is
-    the placeholder m. Misprints of the paper in Eq. (E.8) and h_0 are corrected.
+    A_i is the matrix of token i, and block i of h_t belongs to token i. The RNN is exact if α/2 bounds the absolute
+    coordinates of all A_i vector_t. Misprints of the paper in Eq. (E.8) and h_0 are corrected.
 
     Args:
         process: See `driven_system`.
         scale: Scale α (default: 4‖b_0‖, twice `DrivenSystem.smallest_scale`).
         initial: Initial vector b_0.
-        placeholder: True reads a placeholder token first (width n(m + 1)).
+        placeholder: True adds token m, a placeholder that starts every sequence (width n(m + 1), else n·m).
         dtype: Number type of the weights.
 
     Raises:
-        InputError: The process is not deterministic, the scale is not positive, or it is missing for general matrices.
+        InputError: The process is not deterministic, or the scale is not positive, or missing for "general" matrices.
     """
     system = driven_system(process, initial)
     if scale is None:

@@ -1,4 +1,4 @@
-"""Vectors multiplied by one matrix per symbol: the setting of the deterministic theorems of [Limits]."""
+"""Vectors multiplied by one matrix per symbol: the setting of [Limits] Theorems 5.1 and 5.2."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -21,14 +21,14 @@ Kind = Literal["permutation", "map", "orthogonal", "general"]
 
 @dataclass(frozen=True, eq=False, repr=False)
 class DrivenSystem(Shown):
-    """A vector that each symbol multiplies by its matrix.
+    """A vector that is multiplied by one matrix per symbol.
 
     vector_t = matrices[symbol_t] @ vector_{t-1},  vector_0 = initial
 
-    The placeholder, symbol `num_symbols`, leaves the vector unchanged.
+    The placeholder, token `num_symbols`, leaves the vector unchanged.
 
     Attributes:
-        matrices_VSS: One matrix per symbol, acting on columns.
+        matrices_VSS: One matrix per symbol, applied to column vectors.
         initial_S: Vector before the first symbol.
 
     Source: [Limits] E.1.
@@ -60,24 +60,24 @@ class DrivenSystem(Shown):
 
     @cached_property
     def sums(self) -> tuple[float, float]:
-        """Bounds on the absolute row and column sums of products of the matrices.
+        """Return bounds on the absolute row sums and column sums of all products of the matrices.
 
         Raises:
-            InputError: General matrices have no known bound.
+            InputError: The matrices are neither 0/1 maps nor orthogonal.
         """
         n = self.num_states
         if self.kind == "general":
-            raise InputError("process: matrices must be 0/1 maps or orthogonal for a bound on their products")
+            raise InputError("process: matrices must be 0/1 maps or orthogonal; products of others have no known bound")
         return {"permutation": (1.0, 1.0), "map": (float(n), 1.0), "orthogonal": (n**0.5, n**0.5)}[self.kind]
 
     @property
     def smallest_scale(self) -> float:
-        """The smallest α with which Theorem 5.1 is exact for every sequence, 2‖b_0‖.
+        """Return 2‖b_0‖ (1-norm for 0/1 maps, else 2-norm), an α that makes Theorem 5.1 exact on all sequences.
 
         Raises:
-            InputError: General matrices have no known bound.
+            InputError: The matrices are neither 0/1 maps nor orthogonal.
         """
-        require(self.kind != "general", "scale", "must be given for matrices that are not 0/1 maps or orthogonal", None)
+        require(self.kind != "general", "scale", "must be given unless matrices are 0/1 maps or orthogonal", None)
         return 2 * float(torch.linalg.vector_norm(self.initial_S, 2 if self.kind == "orthogonal" else 1))
 
     def vectors(self, tokens: Int64[Tensor, "batch time"]) -> Float64[Tensor, "batch time state"]:
@@ -94,14 +94,14 @@ class DrivenSystem(Shown):
 def driven_system(process: object, initial: object = None) -> DrivenSystem:
     """Return the driven system of a process, or of matrices.
 
-    A `LabelledHMM` must be deterministic, with a known start. A_v[j, i] = 1 where symbol v leads from i to j.
+    For a deterministic `LabelledHMM`, A_v[j, i] = 1 if symbol v leads from state i to state j, else 0.
 
     Args:
-        process: Deterministic `LabelledHMM`, `MatrixProduct`, name of one, matrices (symbol, n, n), or a driven system.
+        process: Deterministic `LabelledHMM`, `MatrixProduct`, either's name, matrices (symbol, n, n), or driven system.
         initial: Vector before the first symbol (default: the initial distribution, or the first unit vector).
 
     Raises:
-        InputError: The process is not deterministic, starts at random or has no matrices, or numbers are invalid.
+        InputError: The process is not deterministic, has a random initial state or no matrices, or numbers are invalid.
     """
     if isinstance(process, DrivenSystem) and initial is None:
         return process
@@ -112,13 +112,13 @@ def driven_system(process: object, initial: object = None) -> DrivenSystem:
         matrices, default, told = driving()
         start = default if initial is None else _vector(initial)
         unit = int((start != 0).sum()) == 1
-        require(
-            unit or not told, "initial", "must be one state, because symbols reveal the state", shown(start.tolist())
-        )
+        rule = "must have one nonzero entry, because symbol probabilities depend on the state"
+        require(unit or not told, "initial", rule, shown(start.tolist()))
     else:
         matrices = _numbers("process", process)
         shape = tuple(matrices.shape)
-        require(len(shape) == 3 and shape[1] == shape[2] and 0 not in shape, "process", "must be m x n x n", shape)
+        good = len(shape) == 3 and shape[1] == shape[2] and 0 not in shape
+        require(good, "process", "must be square matrices (symbol, n, n)", shape)
         require(bool(matrices.isfinite().all()), "process", "must be finite", matrices)
         default = torch.eye(shape[1], dtype=torch.float64)[0]
     start = default if initial is None else _vector(initial)

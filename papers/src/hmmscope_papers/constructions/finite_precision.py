@@ -20,9 +20,9 @@ Array = NDArray[np.float64]
 
 
 class Rounding:
-    """Rounding to nearest, ties to even, with p significand bits (float32 has 24) and any exponent.
+    """Rounding of float64 to p significand bits (float32 has 24), to nearest, ties to even.
 
-    The first axis of an array has one entry for each precision.
+    Entry i of an array's first axis is rounded to `bits[i]` bits.
 
     Args:
         bits: Precisions p.
@@ -32,7 +32,7 @@ class Rounding:
     """
 
     def __init__(self, bits: Sequence[int]) -> None:
-        require(len(bits) > 0, "bits", "must name a precision", list(bits))
+        require(len(bits) > 0, "bits", "must have at least one precision", list(bits))
         require(all(2 <= p <= MAX_BITS for p in bits), "bits", f"must be in [2, {MAX_BITS}]", list(bits))
         self.bits = np.array(bits, np.int64)
         self._shift = 53 - self.bits
@@ -72,11 +72,11 @@ def rounded_vectors(
     """Run the Transformer of Theorem 5.2 with every elementary operation rounded to p bits.
 
     Args:
-        processes: One process per sequence, all of one size; see `driven_system`.
+        processes: One process per sequence, with equal numbers of states and symbols; see `driven_system`.
         tokens: The placeholder and up to `length` symbols of each sequence.
         length: Largest number of symbols T.
         bits: Precisions p.
-        product: Network that multiplies, see `limits_theorem5_2`.
+        product: "gelu", "relu01" or "bilinear", see `limits_theorem5_2`.
         eta: Tolerated attention error, which sets the attention gain γ (default: 2^-p).
         gelu_scale: Scale λ of "gelu" (default: 2^(p/3), rounded to a power of two).
 
@@ -88,14 +88,15 @@ def rounded_vectors(
     require_known("product", product, PRODUCTS)
     require_count("length", length)
     systems = [driven_system(process) for process in processes]
-    require(len(systems) == len(tokens), "processes", f"must be one for each of {len(tokens)} sequences", len(systems))
-    sizes = sorted({system.matrices_VSS.shape for system in systems})
-    require(len(sizes) == 1, "processes", "must have one size", sizes)
+    require(len(systems) == len(tokens), "processes", f"must be {len(tokens)}, one for each sequence", len(systems))
+    sizes = sorted({tuple(system.matrices_VSS.shape) for system in systems})
+    require(len(sizes) == 1, "processes", "must have matrices (symbol, n, n) of one shape", sizes)
     boolean = all(system.kind in ("permutation", "map") for system in systems)
-    require(boolean or product != "relu01", "product", "must be gelu or bilinear unless matrices are 0/1", product)
+    require(boolean or product != "relu01", "product", "must be gelu or bilinear unless matrices are 0/1 maps", product)
     check_tokens(tokens, systems[0].num_symbols + 1)
     check_first(tokens, systems[0].num_symbols)
-    require(tokens.shape[1] <= length + 1, "tokens", f"must be at most {length + 1} long (length + 1)", tokens.shape[1])
+    most = length + 1
+    require(tokens.shape[1] <= most, "tokens", f"must have at most {most} positions (length + 1)", tokens.shape[1])
     rnd = Rounding(bits)
     n = systems[0].num_states
     start = [system.with_identity[row] for system, row in zip(systems, tokens, strict=True)]
@@ -124,7 +125,7 @@ def rounding_errors(
     eta: float | None = None,
     gelu_scale: float | None = None,
 ) -> Float64[Tensor, "precision batch"]:
-    """Compute the largest error of `rounded_vectors` over positions and coordinates."""
+    """Compute the largest absolute error of `rounded_vectors` over positions and coordinates."""
     systems = [driven_system(process) for process in processes]
     found = rounded_vectors(systems, tokens, length, bits, product=product, eta=eta, gelu_scale=gelu_scale)
     exact = torch.cat([system.vectors(row[None]) for system, row in zip(systems, tokens, strict=True)])
@@ -187,7 +188,7 @@ def _multiplied(rnd: Rounding, current: Array, previous: Array, product: Product
 def rounded_gelu_product(
     a: Float64[Tensor, " point"], b: Float64[Tensor, " point"], bits: Sequence[int], scales: Sequence[float]
 ) -> Float64[Tensor, "precision point"]:
-    """Compute `gelu_product` with every operation rounded; row i has `bits[i]` and `scales[i]`."""
+    """Compute `gelu_product` with every operation rounded; row i uses `bits[i]` and `scales[i]`."""
     rnd = Rounding(bits)
     require(len(scales) == len(bits), "scales", f"must be {len(bits)} numbers, one for each precision", len(scales))
     inverse, write = _gadget_weights(rnd, np.asarray(scales, np.float64), 1)

@@ -5,7 +5,7 @@ rate `rate` and n samples:
 
     score[r, c] = s (W_a(r) . x_c - y_(c,a)) - mask * invalid_c;     value: W_a <- -s (rate / n) x_c
 
-invalid_c is the number of delimiters in the window and label of c, plus one if c is in the test sequence. `mask` must
+invalid_c is the number of delimiters in window x_c and label y_c, plus one if c is in the test sequence. `mask` must
 exceed |W_a . x_c - y_(c,a)|; 1 + `prediction_bound` suffices.
 """
 
@@ -20,7 +20,7 @@ from hmmscope_papers.constructions.multitask_positions import PositionCode
 
 
 def prediction_bound(layout: ResidualLayout, learning_rate: float, num_steps: int) -> float:
-    """Bound |W_a^(T) . x| after T steps by |x| sqrt(rate T), for a rate of at most 1 / (largest eigenvalue)."""
+    """Return the bound ‖x‖ sqrt(rate T) on |W_a^(T) . x|, for rates of at most 1 / (Sigma's largest eigenvalue)."""
     size = 1 if layout.features == "tabular" else layout.memory_length
     return math.sqrt(size * learning_rate * num_steps)
 
@@ -70,7 +70,7 @@ def _own_column(layout: ResidualLayout, code: PositionCode, margin: float) -> tu
 def ridge_head(
     layout: ResidualLayout, code: PositionCode, learning_rate: float, ridge: float, dtype: torch.dtype
 ) -> AttentionHeads:
-    """Build the head for W <- W - rate ridge W."""
+    """Build the head that subtracts the penalty's gradient: W <- W - rate ridge W."""
     rows = layout.rows("weights")
     size, one = len(rows), layout.rows("one")
     query, key, value, output = _empty(1, 1, size, layout.subspaces.width)
@@ -86,7 +86,7 @@ def ridge_head(
 
 
 def prediction_heads(layout: ResidualLayout, code: PositionCode, bound: float, dtype: torch.dtype) -> AttentionHeads:
-    """Build two heads for each label, which write the prediction W x from each position's own window.
+    """Build two heads for each label, which write the prediction W x for the window x of each position.
 
     score[r, c] = s W_a(c) . x_r, averaged over all positions, which share W;     value: prediction_a <- s
     causal: s W_a(r) . x_c, zero unless c = r, if |W_a . x| <= 2 `bound`

@@ -1,7 +1,7 @@
 """Softmax layers that copy neighbouring tokens to every position, and a map to joint one-hots.
 
-By [MultiTask] §4, ceil(log2 L) layers gather L tokens. If s slots are filled, one head copies from position r - s,
-where v_r is the position vector of r:
+By [MultiTask] §4, ceil(log2 L) layers gather L tokens. If s slots are filled, one head copies them from position r - s
+(v_r: position vector; beta: inverse temperature):
 
     score[r, c] = beta v_(r-s) . v_c;     value: slot-i of c -> slot-(s+i) of r
 """
@@ -17,7 +17,7 @@ from hmmscope_papers.constructions.residual import LayerNote
 
 
 def doublings(present: int, wanted: int) -> list[tuple[int, int]]:
-    """Return the pair (slots filled before, slots to copy) of each layer, which doubles the filled slots."""
+    """Return, for each layer, (slots filled before the layer, slots that it copies)."""
     layers: list[tuple[int, int]] = []
     while present < wanted:
         layers.append((present, min(present, wanted - present)))
@@ -35,7 +35,7 @@ def copying_head(
     shift: int,
     copies: list[tuple[str, str]],
 ) -> AttentionHeads:
-    """Build a softmax head that copies blocks (from, to) from `shift` positions to the left."""
+    """Build a softmax head that copies block pairs (source, target) from `shift` positions to the left."""
     width = layout.subspaces.width
     own, read = layout.rows("position"), layout.rows(read_position)
     query, key = (torch.zeros(1, len(own), width, dtype=torch.float64) for _ in range(2))

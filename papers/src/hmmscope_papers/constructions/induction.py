@@ -12,7 +12,7 @@ _SHARP = 60.0
 
 
 def induction_network(num_symbols: int, vocab_size: int, num_columns: int, *, gain: float = 1.5) -> SequenceModel:
-    """Build a two-layer attention network that predicts what followed the current symbol earlier.
+    """Build a two-layer attention network that predicts the symbols that followed the current symbol earlier.
 
     The stream is [token, position, previous symbol, next-symbol frequencies]. Head 0 of layer 1 writes the previous
     symbol, head 0 of layer 2 the next-symbol frequencies; head 1 of both layers writes nothing.
@@ -21,7 +21,7 @@ def induction_network(num_symbols: int, vocab_size: int, num_columns: int, *, ga
         num_symbols: Number of symbols V.
         vocab_size: Number of tokens: V, or more with a placeholder or delimiter.
         num_columns: Number of positions of the longest input.
-        gain: Factor of the logits.
+        gain: Factor from frequencies to logits.
 
     Source: the circuit of Olsson et al. (2022).
     """

@@ -28,17 +28,17 @@ class MultiTaskOptions:
     """Variants of `multitask_theorem1` and `multitask_theorem2`.
 
     Attributes:
-        learning_rate: Step size (default: 1 / (memory length + ridge), or 1 / (1 + ridge) with tabular features, always
-            stable).
-        gap: Softmax margin of the target position; 750 (float64) and 105 (float32) are exact.
+        learning_rate: Step size (default, always stable: 1 / (memory length + ridge), or 1 / (1 + ridge) with tabular
+            features).
+        gap: Margin of the target position's attention logit; from 750 (float64) or 105 (float32) on, copies are exact.
         mask: Score penalty of invalid positions.
         causal: True for decoder-only attention, where each position regresses on the samples to its left.
         ridge: Weight of the penalty (ridge / 2) ‖W‖².
-        features: "window", or "tabular" for the one-hot of the whole window.
+        features: "window" (concatenated one-hots of the symbols), or "tabular" (one-hot of the whole window).
         positions: "column", one vector per position; "slot", where each slot carries its position; or "absolute",
             random vectors (Theorem 1 only).
         position_width, position_seed: Size and seed of absolute vectors.
-        num_heads: Number of heads of a gradient layer; fewer than two per symbol omit part of the gradient.
+        num_heads: Number of heads of a gradient layer; fewer than two per label omit part of the gradient.
         dtype: torch.float64 or torch.float32.
     """
 
@@ -89,11 +89,11 @@ def multitask_theorem1(
         num_symbols: Number of symbols V >= 2; the delimiter is token V.
         memory_length: Number of symbols per window L >= 1.
         num_steps: Number of gradient steps T >= 0.
-        num_demonstrations, demonstration_length, test_length: Sizes of the prompt; unequal lengths are a list.
+        num_demonstrations, demonstration_length, test_length: Sizes of the prompt; give unequal lengths as a list.
         options: Variants of the construction.
 
     Raises:
-        InputError: A size is out of range, there is no sample, or the dtype cannot distinguish the positions.
+        InputError: A size is out of range, no demonstration exceeds L, or the dtype cannot distinguish the positions.
         ResourceError: The weights, or one prompt, exceed memory.
     """
     options = options_of(options, MultiTaskOptions)
@@ -117,10 +117,10 @@ def multitask_theorem2(
 ) -> MultiTaskTransformer:
     """Build the Transformer of [MultiTask] Theorem 2, which predicts the next `num_futures` symbols jointly.
 
-    The construction adds to Theorem 1's network 1 + ceil(log2 k) layers that gather k futures, and an MLP that forms
-    their joint one-hot. Output entry sum_m a_m V^(k-m) is P(a_1 .. a_k). For other arguments see `multitask_theorem1`.
+    It differs from `multitask_theorem1` (see there for other arguments): 1 + ceil(log2 k) layers gather the next k
+    symbols, and an MLP forms their joint one-hot. Output number sum_m a_m V^(k-m) is P(a_1 .. a_k).
 
-    Source: [MultiTask] Theorem 2; the window stays a concatenation of plain one-hots.
+    Source: [MultiTask] Theorem 2; by default, windows are concatenated one-hots.
 
     Args:
         num_futures: Number of predicted symbols k >= 1.
@@ -138,13 +138,14 @@ def _build(
 ) -> MultiTaskTransformer:
     descent.check(layout)
     memory_length, gap, dtype, rate = layout.memory_length, descent.gap, descent.dtype, descent.rate(layout)
-    require(prompt.test_length >= memory_length, "test_length", f"must be >= {memory_length}", prompt.test_length)
+    rule = f"must be at least {memory_length} (memory_length)"
+    require(prompt.test_length >= memory_length, "test_length", rule, prompt.test_length)
     num_samples = prompt.num_samples(memory_length, layout.num_futures)
-    rule = f"must be at least {memory_length + layout.num_futures} for a sample"
+    rule = f"must be at least {memory_length + layout.num_futures} (memory_length + num_futures)"
     require(num_samples > 0, "demonstration_length", rule, prompt.demonstration_lengths)
     code = _positions(layout, prompt, position_seed)
-    rule = f"must give positions that {dtype} can distinguish; use float64 or fewer positions"
-    require(code.closeness > 8 * torch.finfo(dtype).eps, "num_demonstrations", rule, prompt.num_columns)
+    rule = f"must give a prompt of fewer positions, or dtype be float64, because {dtype} cannot distinguish so many"
+    require(code.closeness > 8 * torch.finfo(dtype).eps, "num_demonstrations", rule, f"{prompt.num_columns} positions")
     _require_memory(layout, prompt, dtype)
 
     def block(*groups: AttentionHeads) -> ConstructedBlock:
@@ -182,7 +183,9 @@ def _sources(layout: ResidualLayout) -> tuple[tuple[str, ...], tuple[str, ...]]:
 def _positions(layout: ResidualLayout, prompt: Prompt, seed: int) -> PositionCode:
     if layout.positions == "absolute":
         return absolute_vectors(prompt.num_columns, layout.position_width, seed)
-    require(layout.position_width == 2, "position_width", "must be 2 for rotating pairs", layout.position_width)
+    require(
+        layout.position_width == 2, "position_width", "must be 2 unless positions is absolute", layout.position_width
+    )
     return rotating_pair(prompt.num_columns, max(layout.num_slots, layout.num_futures))
 
 

@@ -1,4 +1,4 @@
-"""Exact block contents of a [MultiTask] network, computed without attention."""
+"""Exact residual-stream contents of a [MultiTask] network, computed without attention."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -20,7 +20,7 @@ class ExactBlockValues(Shown):
         tokens: Tokens (batch, position), which may be a prefix of the prompt.
         learning_rate: Step size.
         num_samples: Number n by which gradients are divided.
-        ridge: Weight of the penalty.
+        ridge: Weight of the penalty (ridge / 2) ‖W‖².
     """
 
     layout: ResidualLayout

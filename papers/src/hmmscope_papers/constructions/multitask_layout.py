@@ -37,7 +37,8 @@ class Prompt:
             lengths = tuple(demonstration_length)
         else:
             lengths = (demonstration_length,) * num_demonstrations
-        require(len(lengths) == num_demonstrations, "demonstration_length", f"must be {num_demonstrations}", lengths)
+        rule = f"must be a number, or {num_demonstrations} numbers, one for each demonstration"
+        require(len(lengths) == num_demonstrations, "demonstration_length", rule, lengths)
         for length in lengths:
             require_count("demonstration_length", length)
         return cls(lengths, test_length)
@@ -60,9 +61,8 @@ class Prompt:
         wrong = (tokens == delimiter) != wanted[: tokens.shape[1]]
         if bool(wrong.any()):
             b, t = wrong.nonzero()[0].tolist()
-            found = f"got {int(tokens[b, t])} at position {t} of prompt {b}"
-            where = "begin with the delimiter, and have one after each demonstration and no others"
-            raise InputError(f"tokens: must {where} (token {delimiter}, positions {self.delimiter_columns}), {found}")
+            rule = f"must have the delimiter, token {delimiter}, at positions {self.delimiter_columns} and nowhere else"
+            raise InputError(f"tokens: {rule}, got token {int(tokens[b, t])} at position {t} of prompt {b}")
 
     def num_samples(self, memory_length: int, num_futures: int) -> int:
         return sum(max(0, length - memory_length - num_futures + 1) for length in self.demonstration_lengths)
@@ -75,7 +75,7 @@ class ResidualLayout:
         non-causal: a sample is (x, y) = (slots 0 .. L-1, futures 1 .. k), and the query window is slots 0 .. L-1
         causal:     a sample is (x, y) = (slots k .. k+L-1, slots k-1 .. 0), and the query window is slots 0 .. L-1
 
-    Slots hold the current and earlier tokens, futures the later tokens.
+    Slot i holds the token i positions earlier, future i the token i positions later.
 
     Attributes:
         num_symbols: Number of symbols V; the delimiter is token V.
@@ -84,7 +84,7 @@ class ResidualLayout:
         joint_labels: True if the label is the joint one-hot of all futures.
         causal: True if attention is causal.
         features: "window" (concatenated one-hots) or "tabular" (one-hot of the window).
-        positions: "column" for one position vector per position, "slot" for one per slot.
+        positions: "slot" if each slot also carries its position vector, else "column" or "absolute".
         position_width: Size of a position vector.
     """
 
@@ -148,7 +148,7 @@ class ResidualLayout:
 
     @property
     def width_formula(self) -> int:
-        """Width for window features without causal mask; [MultiTask] Theorem 1: (V+1)(L+1) + 4 + V^2 L + V."""
+        """Width if "window" and not causal; for [MultiTask] Theorem 1: (V+1)(L+1) + 4 + V^2 L + V."""
         size, slots = self.num_symbols, self.memory_length + self.num_futures
         labels = self.num_labels * (2 if self.joint_labels else 1)
         carried = 2 * (slots - 1) if self.positions == "slot" else 0

@@ -28,7 +28,7 @@ class Descent:
         num_steps: Number of gradient steps T.
         learning_rate: Step size (default: 1 / (memory length + ridge), or 1 / (1 + ridge) with tabular features).
         ridge: Weight of the penalty (ridge / 2) ‖W‖².
-        gap: Softmax margin of the target position.
+        gap: Margin of the target position's attention logit.
         mask: Score penalty of invalid positions.
         num_heads: Number of heads of a gradient layer (default: 2V^k).
         dtype: Number type of weights and arithmetic.
@@ -70,14 +70,14 @@ class MultiTaskTransformer(Constructed):
     """An attention-only Transformer that learns from the demonstrations in its prompt.
 
     The network maps tokens to W x, the predicted probabilities of the next `num_futures` symbols (batch, position,
-    V^num_futures), or of one symbol with the readout "next". Before convergence, entries can be negative (see
-    `clip_law`, `simplex_law`). Inputs that are shorter than the prompt are prefixes of it.
+    V^num_futures), or of the next symbol with the readout "next". While gradient descent has not converged, entries can
+    be negative (see `clip_law`, `simplex_law`). Inputs may be prefixes of the prompt.
 
     Attributes:
-        num_symbols, vocab_size: Number of symbols V, and of tokens, V + 1 with the delimiter.
+        num_symbols, vocab_size: Number V of symbols; number V + 1 of tokens, with the delimiter.
         layout, prompt, code: Stream layout, prompt layout, position vectors.
-        subspaces: Named blocks of the stream.
-        num_steps: Number of gradient steps T. learning_rate, ridge, num_samples, mask, gap: Constants of the weights.
+        subspaces: Named blocks of the residual stream.
+        num_steps: Number of gradient steps T. learning_rate, ridge, num_samples, mask, gap: Constants, see `Descent`.
         num_layers: Number of attention layers.
         heads_per_layer: Number of heads of each layer.
         width: Width of the residual stream.
@@ -130,7 +130,7 @@ class MultiTaskTransformer(Constructed):
 
     @property
     def leak(self) -> float:
-        """Return the bound delta on the softmax weight of wrong positions."""
+        """Return a bound on the total softmax weight of wrong positions."""
         return self.code.leak(self.gap)
 
     @property
@@ -235,7 +235,7 @@ def clip_law(vectors: Float[Tensor, "*batch label"]) -> Float[Tensor, "*batch la
     """Set negative entries to zero and renormalise; raise InputError if no entry is positive."""
     kept = vectors.clamp(min=0)
     total = kept.sum(-1, keepdim=True)
-    require(bool((total > 0).all()), "vectors", "must each have a positive entry", "one without")
+    require(bool((total > 0).all()), "vectors", "must each have a positive entry", "a vector without")
     return kept / total
 
 

@@ -19,7 +19,7 @@ class PositionCode(Shown):
     Attributes:
         table: Vectors v_r (position, coordinate).
         angle: Rotation per position; None if the code has no rotating pair.
-        closeness: 1 - the largest inner product of two different vectors.
+        closeness: 1 minus the largest inner product of two different vectors.
     """
 
     table: Float64[Tensor, "column coordinate"]
@@ -42,7 +42,7 @@ class PositionCode(Shown):
         return gap / self.closeness
 
     def leak(self, gap: float) -> float:
-        """Return a bound on the softmax weight of wrong positions, 2 sum_m exp(-beta (1 - cos m angle))."""
+        """Return 2 sum_m exp(-`inverse_temperature` (1 - cos m angle)), a bound on the weight of wrong positions."""
         assert self.angle is not None
         steps = np.arange(1, len(self.table))
         return float(2 * np.exp(-self.inverse_temperature(gap) * (1 - np.cos(steps * self.angle))).sum())

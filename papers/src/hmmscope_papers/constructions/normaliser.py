@@ -1,6 +1,6 @@
-"""Division by a sum with ReLU, products and O(log T) layers: the second half of [Limits] Theorem 5.3.
+"""Division of a vector x by its sum, with O(log T) layers: the second half of [Limits] Theorem 5.3.
 
-x >= 0 has a sum in [C^-T, 1]. Part 1 brings the sum into [1, 3] in K = ceil(log2(T log2 C)) stages:
+x >= 0 has a sum in [C^-T, 1]. Part 1 scales x to a sum in [1, 3], in K = ceil(log2(T log2 C)) stages:
 
     x <- C^T x
     for k = 0 .. K - 1:   D = C^(T / 2^(k+1))
@@ -34,7 +34,7 @@ class Schedule:
 
     Attributes:
         length: Number of observations T.
-        bound: Number C; one observation divides the sum by at most C.
+        bound: Number C; one observation divides the sum of x by at most C.
         exponents: "real", or the paper's misprint "floor".
 
     Raises:
@@ -68,7 +68,7 @@ class Schedule:
 
     @property
     def truncation(self) -> float:
-        """Bound on the truncation error: 3 (2/3)^(2^κ) <= e^-T."""
+        """Return 3 (2/3)^(2^κ) <= e^-T, a bound on the error of truncating the series."""
         return 3 * (2 / 3) ** (2**self.num_doublings)
 
     @property
@@ -156,7 +156,7 @@ def gate(z: Any) -> Any:
 
 @dataclass(frozen=True, repr=False)
 class DenseLayer(Shown):
-    """The layer activation(weight h + bias): the first neurons use ReLU, the others GeLU; or a linear layer."""
+    """The layer activation(weight h + bias): ReLU for the first `num_relu` neurons, else GeLU; none if `linear`."""
 
     weight: NDArray[np.float64]
     bias: NDArray[np.float64]
@@ -165,7 +165,7 @@ class DenseLayer(Shown):
 
 
 def dense_layers(schedule: Schedule, num_states: int, gelu_scale: float) -> list[DenseLayer]:
-    """Build the normaliser as a perceptron with 3K + κ + 1 hidden layers and a linear last layer.
+    """Build the normaliser as a perceptron: 3 `num_stages` + `num_doublings` + 1 hidden layers and a linear layer.
 
     Args:
         schedule: Stages; C^T must fit in float64.
@@ -236,5 +236,7 @@ def _kept(count: int, width: int) -> NDArray[np.float64]:
 
 def require_range(schedule: Schedule, kind: type) -> None:
     most = largest_log(kind) - 2
-    rule = f"must have T ln C below {most:.0f} for {np.dtype(kind).name}, where C is 1 / the least entry"
+    rule = (
+        f"must be T with T ln C < {most:.0f} in {np.dtype(kind).name} (C: 1 / `least`, or 1 / the filter's least entry)"
+    )
     require(schedule.log_largest < most, "length", rule, f"T = {schedule.length}, T ln C = {schedule.log_largest:.0f}")

@@ -42,18 +42,18 @@ def paper_gain(length: int, eta: float) -> float:
 
 
 def tight_gain(length: int, eta: float) -> float:
-    """Return γ = √(log(2(T+1)/η) / (1 - cos(π/4T))), for which the softmax is within η (l1) of a one-hot."""
+    """Return γ = √(log(2(T+1)/η) / (1 - cos(π/4T))), for which softmax and a one-hot have l1 distance at most η."""
     return math.sqrt(math.log(2 * (length + 1) / eta) / (2 * math.sin(math.pi / (8 * length)) ** 2))
 
 
 def best_gelu_scale(dtype: torch.dtype) -> float:
-    """Return the power of two nearest to 2^(p/3) for p bits, which balances truncation and rounding errors."""
+    """Return the power of two nearest to 2^(p/3), p significand bits, which balances truncation and rounding errors."""
     bits = 1 - math.log2(torch.finfo(dtype).eps)
     return 2.0 ** round(bits / 3)
 
 
 def paper_gelu_scale(num_states: int, eta: float) -> float:
-    """Return the least power of two λ >= M² sqrt(2n/(3η)) for M = 2.
+    """Return the least power of two λ >= M² sqrt(2n/(3η)) for factors of size at most M = 2.
 
     Source: [Limits] Lemma D.1; the paper's "small λ" is a misprint.
     """
@@ -61,11 +61,11 @@ def paper_gelu_scale(num_states: int, eta: float) -> float:
 
 
 def error_bounds(system: DrivenSystem, num_layers: int, *, eta: float, gadget_error: float = 0.0) -> list[float]:
-    """Compute the proof's bound ε_l on the error of window products after layers l = 0 .. num_layers.
+    """Compute the proof's bounds ε_l on the errors of matrix products after layers l = 0 .. num_layers.
 
     ε_l <= ε_{l-1} (c + nδ) + r δ + n ε',   δ = (1 + η) ε_{l-1} + η
 
-    r and c bound row and column sums; ε' is one product's error.
+    r and c bound row and column sums of the exact products; ε' is the error of one product of numbers.
     Source: [Limits] E.42 with Lemma D.6, adding back the residual.
     """
     n, (rows, columns) = system.num_states, system.sums
@@ -118,7 +118,7 @@ def gain_of(temperature: str | float, length: int, eta: float) -> float:
 
 
 class OffsetHead(nn.Module):
-    """Causal attention with one head that looks `offset` positions back, and one that writes nothing.
+    """Causal attention with one head that looks `offset` positions back, and one head that writes nothing.
 
     score_ij = γ² cos(π (j - i + offset) / 4T),  j <= i
 
@@ -259,7 +259,9 @@ class ProductMLP(nn.Module):
 
     def dense(self) -> tuple[Float[Tensor, "width neuron"], Float[Tensor, "neuron width"]]:
         """Return full matrices `first` and `second`, with which the update is activation(x @ first) @ second."""
-        require(self.product != "bilinear", "product", "must be a network of neurons for its matrices", self.product)
+        require(
+            self.product != "bilinear", "product", "must be gelu or relu01, which have weight matrices", self.product
+        )
         n, width, gates = self.size, self.subspaces.width, len(self.write)
         start = {name: self.subspaces[name].start for name in (self.previous, self.current, self.target, "one")}
         i, j, k = (index.flatten() for index in torch.meshgrid(*[torch.arange(n)] * 3, indexing="ij"))

@@ -67,10 +67,10 @@ class PrefixProduct(PrefixTransformer):
         feedback: Tensor | None = None,
         cache: dict[str, Any] | None = None,
     ) -> Float[Tensor, "batch time state"]:
-        """Return b_t at position t; position 0 is the placeholder.
+        """Return A_{o_t} ... A_{o_1} b_0 at position t; position 0 is the placeholder.
 
         Raises:
-            InputError: A token or position is out of range, no placeholder is first, or feedback or a cache is passed.
+            InputError: A token or position is out of range, the placeholder is missing, or feedback or cache is passed.
         """
         only_tokens(inputs, feedback, cache)
         return self.stream(inputs, positions) @ self.decoder
@@ -108,7 +108,7 @@ def limits_theorem5_2(
     Args:
         process: 0/1 maps or orthogonal matrices, see `driven_system`.
         length: Largest number of symbols T.
-        product: "gelu" (Lemma D.1); "relu01", exact for 0/1 maps; or "bilinear", exact but no MLP.
+        product: "gelu" (Lemma D.1); "relu01", exact for 0/1 maps; or "bilinear", exact but not an MLP.
         temperature: Attention gain: "tight", "paper" (E.18), or the number γ.
         eta: Tolerated attention error, which sets γ (default: 1e-20 for "tight", E.18 for "paper").
         gelu_scale: Scale λ (default: `best_gelu_scale`); "paper" for a truncation error of at most η/n.
@@ -117,8 +117,8 @@ def limits_theorem5_2(
         dtype: Number type of the weights.
 
     Raises:
-        InputError: The process is unsuitable, or a value is out of range.
-        ResourceError: One sequence exceeds memory.
+        InputError: The matrices are neither 0/1 maps nor orthogonal, or a value is out of range.
+        ResourceError: One sequence exceeds free memory.
     """
     require_count("length", length, most=2**20)
     require_floats(dtype)
@@ -126,7 +126,7 @@ def limits_theorem5_2(
     require_known("product", product, PRODUCTS)
     require(system.kind != "general", "process", "must have 0/1 maps or orthogonal matrices", process)
     boolean = system.kind in ("permutation", "map")
-    require(boolean or product != "relu01", "product", "must be gelu or bilinear unless matrices are 0/1", product)
+    require(boolean or product != "relu01", "product", "must be gelu or bilinear unless matrices are 0/1 maps", product)
     needed = layers_needed(length)
     layers = needed if num_layers is None else num_layers
     require_count("num_layers", layers, 0)

@@ -24,7 +24,7 @@ class PrefixTransformer(Constructed):
         system: Driven system with the matrices.
         length: Largest number of symbols T, without the placeholder.
         num_outputs: Number of outputs.
-        product: Network that multiplies, see `ProductMLP`.
+        product: "gelu", "relu01" or "bilinear", see `ProductMLP`.
         gain: Attention gain γ.
         gelu_scale: Scale λ.
         slots: Names of the subspaces of the window products before the first layer and after each layer.
@@ -34,7 +34,7 @@ class PrefixTransformer(Constructed):
     Attributes:
         encoder: Map from [one-hot(token), sin, cos, 1] to the stream.
         decoder: Map from the stream to the window product times the initial vector.
-        product, gain, gelu_scale, slots: As the arguments.
+        product, gain, gelu_scale, slots: Arguments.
     """
 
     #: Letters of windows and token matrices in notes.
@@ -97,7 +97,7 @@ class PrefixTransformer(Constructed):
         first = bool((tokens[:, :1] == placeholder).all())
         require(first, "tokens", f"must begin with the placeholder, token {placeholder}", tokens[:, :1].flatten())
         last = tokens.shape[1] - 1 if positions is None else int(positions.max())
-        require(last <= self.length, "tokens", f"must end at position {self.length} or before (length)", last)
+        require(last <= self.length, "tokens", f"must have a last position of at most {self.length} (length)", last)
         rows = self.vocab_size
         return self.encoder[:rows][tokens] + self.features(tokens, positions) @ self.encoder[rows:]
 

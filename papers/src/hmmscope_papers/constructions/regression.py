@@ -32,7 +32,7 @@ def joint_index(symbols: Int64[Tensor, "*batch slot"], num_symbols: int) -> Int6
 def window_features(
     windows: Int64[Tensor, "*batch slot"], num_symbols: int, features: Features = "window"
 ) -> Float64[Tensor, "*batch feature"]:
-    """Return the one-hots of all slots (num_symbols * slots), or the one-hot of the window (num_symbols^slots)."""
+    """Return the concatenated one-hots of all slots ("window"), or one one-hot of the window ("tabular")."""
     if features == "window":
         return one_hot(windows, num_symbols).flatten(-2).double()
     return one_hot(joint_index(windows, num_symbols), num_symbols ** windows.shape[-1]).double()
@@ -43,7 +43,7 @@ class RegressionSamples(Shown):
     """Regression samples; leading axes are independent data sets.
 
     Attributes:
-        windows: Last symbols, the most recent first (..., sample, slot).
+        windows: Symbols before the label, the most recent first (..., sample, slot).
         labels: Following symbols, the next first (..., sample, future).
         num_symbols: Number of symbols V.
     """
@@ -69,14 +69,14 @@ class RegressionSamples(Shown):
             num_futures: Number of symbols per label.
 
         Raises:
-            InputError: There are no demonstrations, or one is too short.
+            InputError: There are no demonstrations, or they are too short.
         """
         require_count("memory_length", memory_length)
         require_count("num_futures", num_futures)
         length = demonstrations.shape[-1]
         least = memory_length + num_futures
         require(length >= least, "demonstrations", f"must have at least {least} symbols each", length)
-        require(demonstrations.shape[-2] >= 1, "demonstrations", "must be at least one", demonstrations.shape[-2])
+        require(demonstrations.shape[-2] >= 1, "demonstrations", "must have at least one", demonstrations.shape[-2])
         cut = demonstrations.unfold(-1, least, 1).flatten(-3, -2)  # oldest first
         return cls(cut[..., :memory_length].flip(-1), cut[..., memory_length:], num_symbols)
 
@@ -184,7 +184,7 @@ class LeastSquares(Shown):
     def optimisation_bound(
         self, memory_length: int, num_steps: int, learning_rate: float | Tensor
     ) -> Float64[Tensor, "*batch"]:
-        """Bound ‖(W_hat - W^(T)) x‖ by sqrt(memory_length) ‖W_hat‖ (1 - rate alpha)^T, for rate <= 1 / `largest`."""
+        """Return sqrt(memory_length) ‖W_hat‖ (1 - rate alpha)^T >= ‖(W_hat - W^(T)) x‖, for rate <= 1 / `largest`."""
         contraction = 1 - torch.as_tensor(learning_rate, dtype=torch.float64) * self.alpha
         norm = torch.linalg.matrix_norm(self.solution(), 2)
         return memory_length**0.5 * norm * contraction**num_steps

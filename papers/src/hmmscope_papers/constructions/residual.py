@@ -47,7 +47,7 @@ class LayerNote:
         stage: Stage, such as "gather history".
         reads, writes: Names of subspaces.
         equation: Equation of the layer in plain text.
-        error: Largest measured error of the written values, or None.
+        error: Largest measured error of the written values; None without measurement.
     """
 
     layer: int = 0

@@ -47,15 +47,15 @@ UNIT = 2**64
 
 @dataclass(frozen=True, eq=False, repr=False)
 class BeliefOperators(Shown):
-    """Exact rational matrices: belief after o_1 .. o_t  =  read (M_{o_t} .. M_{o_1} start) / sum.
+    """Exact rational matrices of the filter: the belief after o_1 .. o_t is read (M_{o_t} .. M_{o_1} start) / its sum.
 
-    M_o[s', s] = P(s' | s) P(o | s'). As in [Limits], `start` is a known state before the first observation; it is a new
-    state if no transition row equals the initial distribution.
+    M_o[s', s] = P(s' | s) P(o | s'). As in [Limits], `start` is a known state before the first observation; this state
+    is added to the HMM's if no transition row equals the initial distribution.
 
     Attributes:
         numerators_VSS: Matrices M_o in units of 2^-64, as Python integers.
         start_S: Vector before the first observation, in units of 2^-64.
-        read_OS: Map from the chain's states to the outputs.
+        read_OS: Map from these states to the HMM's.
         initial_O: Distribution of the first observation's state (for a labelled HMM, of the initial state).
     """
 
@@ -66,7 +66,7 @@ class BeliefOperators(Shown):
 
     @cached_property
     def least_entry(self) -> float:
-        """Return c, the least entry of the matrices without the start state's row."""
+        """Return c, the least entry of the matrices M_o without the added state's row."""
         return float(self.numerators_VSS[:, : len(self.read_OS)].min()) / UNIT
 
     @property
@@ -78,12 +78,12 @@ def belief_operators(hmm: HMM | LabelledHMM | str) -> BeliefOperators:
     """Build the matrices of an HMM's filter.
 
     Raises:
-        InputError: The process is not supported.
+        InputError: The process has no word probabilities or is no HMM.
     """
     process = as_process(hmm)
     process.require_capability(WORDS)
     params = process.params
-    require(not params.signed, "hmm", "must have probabilities", process)
+    require(not params.signed, "hmm", "must have nonnegative matrices", process)
     initial_S = params.initial_MS[0]
     initial_O, weights_S = initial_S.numpy(), integer_weights(initial_S).astype(object)
     eye = np.eye(process.num_states)
@@ -115,12 +115,10 @@ def bound_of(operators: BeliefOperators, least: float | None) -> float:
     """Return C = 1 / c, where c is `least` (see `limits_theorem5_3`) or, by default, the least entry.
 
     Raises:
-        InputError: The least entry is zero and there is no bound, or the bound is outside (0, 1).
+        InputError: The least entry is zero and `least` is missing, or `least` is outside (0, 1).
     """
     if least is None:
-        rule = (
-            "must have positive probabilities only (Theorem 5.3 divides by the least product of two); or give `least`"
-        )
+        rule = "must have only positive probabilities, because Theorem 5.3 divides by the least; or give `least`"
         require(operators.least_entry > 0, "hmm", rule, "a zero")
         least = min(operators.least_entry, 0.5)  # one state, one symbol: 1
     require_real("least", least)
@@ -196,7 +194,7 @@ class StochasticFilter(PrefixTransformer):
         """Return the belief after t observations at position t.
 
         Raises:
-            InputError: A token or position is out of range, the placeholder is wrong, or feedback or a cache is passed.
+            InputError: A token or position is out of range, a placeholder is misplaced, or feedback or cache is passed.
         """
         only_tokens(inputs, feedback, cache)
         x_BTD = self.stream(inputs, positions)
@@ -205,7 +203,8 @@ class StochasticFilter(PrefixTransformer):
     def embed(self, tokens: Tensor, positions: Tensor | None = None) -> Tensor:
         placeholder = self.vocab_size - 1
         good = bool((tokens[:, :1] == placeholder).all()) and not bool((tokens[:, 1:] == placeholder).any())
-        require(good, "tokens", f"must have the placeholder, token {placeholder}, first and only there", tokens[:1])
+        rule = f"must have the placeholder, token {placeholder}, at position 0 and nowhere else"
+        require(good, "tokens", rule, tokens[:1])
         return super().embed(tokens, positions)
 
     def divide(self, vectors: Tensor) -> Tensor:
@@ -272,7 +271,7 @@ class StochasticFilter(PrefixTransformer):
 
 
 class MixedLayer(nn.Module):
-    """The layer activation(weight h + bias): the first neurons use ReLU, the others GeLU; or a linear layer."""
+    """A `DenseLayer` as a module."""
 
     def __init__(self, layer: DenseLayer, dtype: torch.dtype) -> None:
         super().__init__()
@@ -298,33 +297,34 @@ def limits_theorem5_3(
     least: float | None = None,
     dtype: torch.dtype = torch.float64,
 ) -> StochasticFilter:
-    """Build the network of [Limits] Theorem 5.3: beliefs of an HMM with positive probabilities.
+    """Build the network of [Limits] Theorem 5.3, which computes the beliefs of an HMM with positive probabilities.
 
     b_t = M_{o_t} .. M_{o_1} b_0 / sum,   M_o[s', s] = P(s' | s) P(o | s')
 
-    The Transformer of Theorem 5.2 multiplies; a normaliser of O(log T) layers divides. Tokens are a placeholder (token
-    V) and up to T observations, as in `SequenceLayout(placeholder=True)`.
+    The Transformer of Theorem 5.2 multiplies matrices; a normaliser of O(log T) layers divides by the sum. Tokens are a
+    placeholder (token V) and up to T observations, as in `SequenceLayout(placeholder=True)`.
 
     The bound e^-T needs O(T) significand bits (`arbitrary_precision`). In floats with relative rounding error u:
 
     - "residual" products have an absolute error u, and beliefs are wrong from T = 50 on (five states and symbols,
       float64);
     - "gelu" products have an absolute error u^(2/3), and beliefs are wrong from T = 16 on;
-    - "disjoint" with "bilinear" is accurate until P underflows. Use this variant.
+    - "disjoint" with "bilinear" is accurate until P(o_1 .. o_T) underflows. Use this variant.
 
     Args:
         hmm: HMM of n states; c = 1/C is the least product of a transition and an emission probability.
         length: Largest number of observations T.
-        variant: "disjoint" (a separate slot for products), or "residual", which adds current (previous - I) to current.
-        product: "bilinear", exact but no MLP, or "gelu" (Lemma D.1).
+        variant: "disjoint" writes current previous into a separate block; "residual" adds current (previous - I) to
+            current. Blocks "current" and "previous" hold products of matrices M_o.
+        product: "bilinear", exact but not an MLP, or "gelu" (Lemma D.1).
         division: "mlp" (the normaliser), or "division" by the processor.
         exponents: "real", or the paper's misprint "floor", which diverges.
         gelu_scale: Scale λ (default: `best_gelu_scale`).
-        least: Lower bound on the factor by which an observation shrinks the sum (default: c); required if c is 0.
+        least: Lower bound on every P(o_t | o_1 .. o_{t-1}) (default: c); required if c is 0.
         dtype: Number type of the weights; the exact normaliser uses long double.
 
     Raises:
-        InputError: The HMM has zeros and `least` is missing, a value is out of range, or C^T is too large.
+        InputError: c = 0 and `least` is missing, a value is out of range, or C^T is too large.
 
     Source: [Limits] Theorem 5.3 and App. E, with the corrections of `normaliser` and `log_leak`.
     """

@@ -44,9 +44,8 @@ class LimitsFig2(GridExperiment):
     in_paper = "[Limits] §4.3", "RNN consistently converges faster than all Transformers."
     summary = (
         "A one-layer RNN and Transformers of growing depth learn hidden Markov processes whose exact answers are known. "
-        "After each epoch the evaluation loss compares their answers at one position with the exact ones: it is half the L1 "
-        "distance of distributions, or the Euclidean distance of vectors. A steeper curve is a faster learner. "
-        + EPOCHS
+        "The evaluation loss is the mean distance of a model's answers at one position from the exact answers: half the L1 "
+        "distance of distributions, or the Euclidean distance of vectors. " + EPOCHS
     )
     num_seeds = lab.Experiment.NUM_SEEDS
     run_columns = ("task", "layers")
@@ -124,7 +123,7 @@ def _shown(tables: lab.Tables) -> lab.Figure:
         name="evaluation-loss",
         title="Evaluation loss at one position, by number of training sequences",
         caption=(
-            "Curves show the distance of a model's answer from the exact one, at the position in the panel's title, "
+            "Curves show the distance of a model's answer from the exact answer, at the position in the panel's title, "
             "against the number of training sequences. All models of a task see equally many sequences. At the scales "
             "smoke and paper, Transformers are trained on prefixes that double in length. On Cyclic-HARD, the distance is a "
             "mean over the samples with a label of the state at this position. Bands are 95 % intervals over seeds."
@@ -156,7 +155,7 @@ def _explorer(rows: lab.Rows) -> lab.Figure:
     return lab.Figure(
         name="every-position",
         title="Evaluation loss in training, for a choice of task, model and position",
-        caption="Curves show the evaluation loss against the number of training sequences. Bands are 95 % intervals.",
+        caption="Curves show the loss against the number of training sequences. Bands are 95 % intervals over seeds.",
         panels=(panel,),
     )
 
@@ -210,7 +209,7 @@ def crossing(rows: lab.Rows, numbers: lab.Numbers = None) -> ConvergenceInterval
 
 
 def advantage(rows: lab.Rows, numbers: lab.Numbers = None) -> tuple[float | None, float | None]:
-    """Bound log2(sequences that the fastest Transformer needs / sequences that the RNN needs), by task and seed."""
+    """Return lower and upper bounds of log2(sequences that the fastest Transformer needs / sequences of the RNN)."""
     found = {n: crossing(own, numbers) for n, own in rows.by("layers").items()}
     recurrent = found.pop(0, None)
     others = [one for one in found.values() if one is not None]
@@ -224,7 +223,7 @@ def advantage(rows: lab.Rows, numbers: lab.Numbers = None) -> tuple[float | None
 
 
 def doublings(bounds: tuple[float | None, float | None]) -> float | None:
-    """Return the middle of two bounds; with one bound, return it if it determines the sign, else None."""
+    """Return the middle of two bounds; a single bound if it determines the sign; else None."""
     least, most = bounds
     if least is not None and most is not None:
         return (least + most) / 2
@@ -250,7 +249,7 @@ def converges_faster(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Mea
             widths = [most - least for least, most in bounds if least is not None and most is not None]
             resolution = fmean(widths) if widths else 0.0
             effects[task_title(task)] = lab.Effect.pooled(
-                values, "doublings of the number of sequences", resolution=resolution
+                values, "doublings from the RNN's number of sequences", resolution=resolution
             )
             sooner.append(f"{task_title(task)} {sum(value > 0 for value in known)} of {len(known)}")
     text = f"log2(sequences until the fastest Transformer converges / sequences until the RNN converges): {told(effects)}. "
@@ -310,7 +309,7 @@ def _drift(rows: lab.Rows, measure: Callable[[lab.Rows], float | None]) -> float
 def final_accuracy(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measurement:
     rows = alike(tables["epochs"])
     effects = each_task(
-        rows, FOUR, partial(_lead, numbers=numbers), "loss of the best Transformer minus that of the RNN"
+        rows, FOUR, partial(_lead, numbers=numbers), "loss of the best Transformer minus loss of the RNN"
     )
     seen = []
     for task, own in rows.by("task").items():
@@ -318,7 +317,7 @@ def final_accuracy(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measu
         shown = ", ".join(f"{model_name(n)} {one.value:.4f}" for n, one in ends.items() if one is not None)
         seen.append(f"{task_title(task)} ({max(own.values('sequences')):,} sequences) {shown}")
     text = f"Mean evaluation loss after equal training: {'; '.join(seen)}. "
-    text += "If the RNN is trained beyond this point, its learning rate is still above its final value here."
+    text += "At this number of sequences, an RNN with a longer training has not reached its final learning rate."
     drifts = {task_title(task): _drift(own, partial(_lead, numbers=numbers)) for task, own in rows.by("task").items()}
     return lab.Measurement(
         effects, text, gates=_gates(tables, rows, numbers), required=titles(FOUR), last_doubling_change=drifts
@@ -340,10 +339,9 @@ def better_throughout(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Me
                 leads.append(min(values.values()) - recurrent)
         return min(leads, default=None)
 
-    effects = each_task(rows, FOUR, least, "loss of the best Transformer minus that of the RNN at the worst evaluation")
-    text = (
-        f"Smallest lead of the RNN over the best Transformer (difference of losses) at any evaluation: {told(effects)}."
-    )
+    unit = "loss of the best Transformer minus loss of the RNN, smallest over evaluations"
+    effects = each_task(rows, FOUR, least, unit)
+    text = f"Loss of the best Transformer minus loss of the RNN, smallest over evaluations: {told(effects)}."
     return lab.Measurement(effects, text, gates=_gates(tables, rows, numbers), required=titles(FOUR))
 
 
@@ -370,11 +368,10 @@ def fits_longer(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measurem
         (row["positions"][-1] for row in rows), default=2
     )  # longer fits are impossible, so lengths differ by a position or more
     resolution = math.log2(most / (most - 1))
-    effects = each_task(
-        rows, FOUR, longer, "doublings of the RNN's fit length above the best Transformer's", resolution=resolution
-    )
+    unit = "doublings from the best Transformer's fit length to the RNN's"
+    effects = each_task(rows, FOUR, longer, unit, resolution=resolution)
     drifts = {task_title(task): _drift(own, longer) for task, own in rows.by("task").items()}
-    text = f"log2 of the RNN's 0.1-fit length divided by the best Transformer's: {told(effects)}."
+    text = f"log2(0.1-fit length of the RNN / 0.1-fit length of the best Transformer): {told(effects)}."
     return lab.Measurement(
         effects, text, gates=_gates(tables, rows, numbers), required=titles(FOUR), last_doubling_change=drifts
     )
@@ -398,9 +395,9 @@ def supervision_rnn(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Meas
 
     parts = {model_name(n): over_seeds(rows, harm(n)) for n in (deepest, 0)}
     shown = told({name: one for name, one in parts.items() if one})
-    text = f"Evaluation loss on Cyclic-HARD minus that on Cyclic-DET: {shown}."
+    text = f"Evaluation loss on Cyclic-HARD minus evaluation loss on Cyclic-DET: {shown}."
     compared = rows.where(layers=[0, deepest])
-    effect = over_seeds(rows, difference, "harm to the deepest Transformer minus harm to the RNN")
+    effect = over_seeds(rows, difference, "loss increase by rare labels, deepest Transformer minus RNN")
     own = alike(tables["epochs"].where(task=[HARD, "cyclic-det"], layers=[0, deepest]))
     return lab.Measurement(
         effect, text, gates=_gates(tables, own, numbers), last_doubling_change=_drift(compared, difference)

@@ -46,9 +46,9 @@ class LimitsFig3(GridExperiment):
     summary = (
         "The fit length of a model is the number of positions, counted from the first, up to which its evaluation loss "
         "stays below an error rate in the last epochs of training. It is measured for Transformers of growing depth and for "
-        "a one-layer RNN, on processes that forget quickly, on cycles and products that never forget, and on Cyclic-HARD, "
-        "where labels of the state are rare. Predictors that see only a few observations show which fit length a short "
-        "memory reaches. " + EPOCHS
+        "a one-layer RNN, on processes that forget quickly, on cycles and matrix products, which never forget, and on "
+        "Cyclic-HARD, where labels of the state are rare. Exact filters that see only the last observations show which "
+        "fit length a short memory reaches. " + EPOCHS
     )
     num_seeds = lab.Experiment.NUM_SEEDS
     run_columns = ("task", "layers")
@@ -132,8 +132,8 @@ def _lengths_figure(tables: lab.Tables) -> lab.Figure:
             f"The fit length is {which} the evaluation loss is below the error rate, in each of the last epochs. If the "
             "RNN fits the whole sequence, its line covers the dotted line at the sequence length. On tasks for which the "
             "paper claims at least 2^layers positions, a line shows this number, cut at the sequence length. The constant "
-            "answer is the mean of the exact answers. A ring marks a depth that has not converged, because its fit length "
-            "changed by 7 % or more over the second half of the training (mean over seeds). Bands are 95 % intervals."
+            "answer is the mean of the exact answers. A ring marks a depth that has not converged: its fit length (mean "
+            "over seeds) changed by 7 % or more over the second half of training. Bands are 95 % intervals over seeds."
         ),
         panels=tuple(panels),
     )
@@ -214,7 +214,8 @@ def _of_rnn(tables: lab.Tables, numbers: lab.Numbers = None) -> tuple[lab.Gate, 
 def rnn_fits(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measurement:
     rate = lab.parameter(numbers, "rate")
     rows = fits.models(tables).where(layers=0)
-    effects = each_task(rows, TASKS, lambda own: fits.slack(own, rate), f"{rate:g} minus the second largest loss")
+    unit = f"{rate:g} minus the second largest loss over positions"
+    effects = each_task(rows, TASKS, lambda own: fits.slack(own, rate), unit)
     whole = tables["fit-lengths"].where(layers=0, predictor="model", by="epochs", error_rate=rate)
     longest = {row["task"]: row["longest"] for row in whole}
     seen = "; ".join(
@@ -272,11 +273,10 @@ def power(tables: lab.Tables, numbers: Mapping[str, Any]) -> lab.Measurement:
         logs = [(n, fits.log2(length)) for n, length in found.items() if 2**n < longest]
         return min((one - lab.EstimateWithError(n) for n, one in logs), default=None)
 
-    effects, drifts = fits.growing_by_task(
-        tables, least, "doublings above 2^L at the worst depth", numbers["rate"], numbers
-    )
+    unit = "doublings of the fit length above 2^L, at the worst depth L"
+    effects, drifts = fits.growing_by_task(tables, least, unit, numbers["rate"], numbers)
     text = f"{fits.by_depth(tables, REMEMBERING, numbers)} "
-    text += f"log2 of the fit length divided by 2^L, at the worst depth: {told(effects)}."
+    text += f"log2(fit length / 2^L) at the worst depth L: {told(effects)}."
     return lab.Measurement(
         effects,
         text,
@@ -295,13 +295,13 @@ def constant_depth(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measu
         )
 
     rows = fits.models(tables).where(layers=[1, 2])
-    effects = each_task(rows, FORGETTING, best, "0.1 minus the second largest loss")
+    effects = each_task(rows, FORGETTING, best, "0.1 minus the second largest loss over positions")
     deepest = each_task(fits.models(tables).where(layers=fits.deep(tables)), FORGETTING, best, "")
     short = [name for name, one in deepest.items() if one.value <= 0]
     depth = (
-        f"No depth fits {' and '.join(short)}, so too few layers are not the reason"
+        f"No depth fits all positions of {' and '.join(short)}, so more layers do not help"
         if short
-        else "Some depth fits each task"
+        else "Some depth fits all positions of each task"
     )
     starts = tables["fit-lengths"].where(
         predictor="model",
@@ -372,7 +372,8 @@ def hard_below_det(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measu
     def least(easy: fits.Lengths, hard: fits.Lengths) -> lab.EstimateWithError:
         return min(fits.log2(easy[n]) - fits.log2(hard[n]) for n in easy.keys() & hard.keys())
 
-    effect, moved = fits.both_cycles(tables, least, "doublings at the depth with the smallest difference", numbers)
+    unit = "doublings from the fit length on Cyclic-HARD to that on Cyclic-DET, at the worst depth"
+    effect, moved = fits.both_cycles(tables, least, unit, numbers)
     gates = (*fits.rarely_asked(tables["positions"], numbers), *_learned(tables, fits.CYCLES, numbers))
     return lab.Measurement(effect, fits.by_depth(tables, fits.CYCLES, numbers), gates=gates, last_doubling_change=moved)
 
@@ -385,7 +386,8 @@ def hard_plateau(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measure
             return None
         return (fits.log2(easy[most]) - fits.log2(easy[2])) - (fits.log2(hard[most]) - fits.log2(hard[2]))
 
-    effect, moved = fits.both_cycles(tables, gain, "doublings gained on Cyclic-DET minus those on Cyclic-HARD", numbers)
+    unit = "doublings of the fit length gained by depth, Cyclic-DET minus Cyclic-HARD"
+    effect, moved = fits.both_cycles(tables, gain, unit, numbers)
     gates = (*fits.rarely_asked(tables["positions"], numbers), *_learned(tables, fits.CYCLES, numbers))
     return lab.Measurement(effect, fits.by_depth(tables, fits.CYCLES, numbers), gates=gates, last_doubling_change=moved)
 
@@ -425,12 +427,12 @@ def error_rates_close(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Me
         )
 
     rows = fits.models(tables).where(layers=fits.deep(tables))
-    unit = "ratio of the two fit lengths"
+    unit = "0.05-fit length divided by 0.1-fit length"
     effect, parts = over_seeds(rows, now, unit), each_task(rows, REMEMBERING, now, unit)
     text = (
         ""
         if effect is None
-        else f"The 0.05-fit length is {effect.short()} times the 0.1-fit length, mean over tasks and depths."
+        else f"The 0.05-fit length is {effect.short()} times the 0.1-fit length, on average over tasks and depths."
     )
     trained = tables.get(WHILE_TRAINING, lab.Rows()).where(layers=fits.deep(tables))
     drifts = {

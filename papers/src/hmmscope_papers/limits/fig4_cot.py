@@ -37,8 +37,8 @@ class Figure4CoT(lab.Experiment):
     in_paper = "[Limits] Fig. 4, on blocks of 8 and 12", "The evaluation loss reduces dramatically with 8/12 block CoT"
     summary = (
         "A Transformer that is too shallow for its sequences receives its own answer after every b observations (block "
-        "chain-of-thought). With b = 1 a layer has to make only one step of the process at a time. If b exceeds the number "
-        "of steps that the depth can follow, the answers are wrong and do not help."
+        "chain-of-thought). With b = 1 it has to follow only one step of the process at a time. If b exceeds the number "
+        "of steps that it can follow, its answers are wrong and do not help."
     )
     num_seeds = {"smoke": 2, "small": 3, "gpu": 3, "paper": 1}
     run_columns = ("task", "block_length")
@@ -66,7 +66,7 @@ class Figure4CoT(lab.Experiment):
 
     def plan(self, scale: str, **choices: Any) -> dict[str, dict[str, Any]]:
         tasks, layers = choices["tasks"], choices["layers"]
-        rule = f"must have a number of layers for each of {len(tasks)} tasks"
+        rule = f"must have {len(tasks)} numbers, one for each of `plan.tasks`"
         require(len(layers) == len(tasks), "plan.layers", rule, layers)
         for task in tasks:
             require_known("plan.tasks", task, TASKS)
@@ -237,8 +237,9 @@ def _final_figure(rows: lab.Rows) -> lab.Figure:
         name="block-length",
         title="Fit length and loss by block length",
         caption=(
-            f"Left: number of positions with an evaluation loss below 0.05. Right: evaluation loss at position {position}. "
-            "Horizontal lines are the values without chain-of-thought. Lines are means over seeds, bands 95 % intervals."
+            "Left: number of positions, from the first on, up to which the evaluation loss stays below 0.05. Right: "
+            f"evaluation loss at position {position}. Horizontal lines are values without chain-of-thought. Lines are "
+            "means over seeds, bands 95 % intervals."
         ),
         panels=(panel("fit_0.05", "0.05-fit length"), panel("error", f"evaluation loss at position {position}")),
     )
@@ -253,7 +254,7 @@ HARD = "Cyclic-HARD"
 
 
 def half_of_fit(lengths: list[int], fit_length: int) -> int | None:
-    """Return the block length by the paper's rule: the largest one of at most half the fit length."""
+    """Return the block length by the paper's rule: the largest that is at most half the fit length."""
     allowed = [length for length in lengths if 0 < length <= max(1, fit_length // 2)]
     return max(allowed, default=None)
 
@@ -366,7 +367,7 @@ def lowers_loss(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measurem
         return None if chosen is None else own.one(block_length=0)["error"] - own.one(block_length=chosen)["error"]
 
     effects, drifts = (
-        _each_shown(tables, fall, "decrease of the loss with blocks of half the fit length"),
+        _each_shown(tables, fall, "decrease of the loss by chain-of-thought"),
         _drifts(tables, fall, numbers),
     )
     gate = _learned(tables, SHOWN, chosen=True, numbers=numbers)
@@ -405,7 +406,7 @@ def block_bound(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measurem
         short = [errors[block] for block in _short(own)]
         return sum(long) / len(long) - sum(short) / len(short) if long and short else None
 
-    effects = _each_shown(tables, difference, "loss with blocks above the fit length minus that with short ones")
+    effects = _each_shown(tables, difference, "loss with blocks above the fit length minus loss with short blocks")
     text, drifts = _said(tables["final"]), _drifts(tables, difference, numbers)
     gate = _learned(tables, SHOWN, short=True, numbers=numbers)
     return lab.Measurement(effects, text, gates=(gate,), required=SHOWN, last_doubling_change=drifts)
@@ -422,7 +423,7 @@ def cot_hard(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measurement
         return lab.EstimateWithError(lab.parameter(numbers, "rate", ERROR_RATES[1]) - best.value, best.error)
 
     rows = heard.where(task=HARD)
-    effect = over_seeds(rows, least, "second largest loss over positions with the best block length")
+    effect = over_seeds(rows, least, "second largest loss over positions, at the best block length")
     easy = over_seeds(
         heard.where(task=SHOWN[0]),
         lambda own: max(

@@ -218,7 +218,7 @@ def hump(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measurement:
         top = largest((sampled(row) for row in own), lambda one: one.value)
         return top - max(_at(own, 1), _at(own, last))
 
-    found = each(model, "probability", height, "height of the error's peak above both ends")
+    found = each(model, "probability", height, "largest error minus the larger error of the first and last position")
     effects = {f"backward {p:g}": effect for p, effect in sorted(found.items())}
     shown = []
     for p, own in sorted(model.by("probability").items()):
@@ -287,12 +287,12 @@ def mixing_rnn(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measureme
     networks = {"Transformer": "model", "RNN": "rnn"}
     parts = {who: over_seeds(rows, lambda own, name=name: rise(own, name)) for who, name in networks.items()}  # type: ignore[misc]
     shown = told({name: one for name, one in parts.items() if one})
-    text = f"Rise of the mean error from backward probability {fast:g} to {slow:g}: {shown}."
+    text = f"Mean error at backward probability {slow:g} minus mean error at {fast:g}: {shown}."
     labels = {name: _label(slow, layers) for name, layers in (("Transformer", 1), ("RNN", 0))}
     gates = (equal_budgets(tables, labels), _learned(rows, "rnn", numbers), _learned(rows, numbers=numbers))
     then = while_training(tables).with_columns(predictor=lambda row: row["network"], value=lambda row: row["loss"])
     return lab.Measurement(
-        over_seeds(rows, more, "harm to the Transformer minus harm to the RNN"),
+        over_seeds(rows, more, "rise of the error by slow mixing, Transformer minus RNN"),
         text,
         gates=gates,
         last_doubling_change=drift(then, more, numbers),

@@ -25,14 +25,14 @@ _PAPER = {"head_counts": [1, 2, 4, 8, 16], "steps": 0, "rates": [0.0002, 0.001, 
 
 @registry.experiment("limits-fig5")
 class Figure5(lab.Experiment):
-    """Transformers of several widths and numbers of heads, and learning rates of one of them and of the RNN."""
+    """Transformers of several widths and numbers of heads; several learning rates of one Transformer and the RNN."""
 
     title = "Effect of width, number of heads and learning rate on the loss"
     in_paper = "[Limits] App. C.1, on model sizes", "We choose the best configuration for the remaining of the tasks."
     summary = (
         "Transformers with different widths of the residual stream and different numbers of heads are trained with the "
-        "same recipe. The paper chose 8 heads and width 512 among several sizes, and does not report the results of the "
-        "others. A Transformer and the RNN are also trained with several learning rates."
+        "same recipe. The paper chose 8 heads and width 512 among several sizes, and does not report results of the "
+        "other sizes. A Transformer and the RNN are also trained with several learning rates."
     )
     num_seeds = {"smoke": 2, "small": 3, "medium": 9, "gpu": 3, "paper": 3}
     run_columns = ("layers", "width", "heads", "rate")
@@ -197,23 +197,23 @@ def _counted(axis: str, value: int) -> str:
 def _along(rows: lab.Rows, axis: str) -> lab.Measurement:
     values = sorted(rows.values(axis))
     found = each(rows, axis, _mean)
-    listed = "; ".join(f"{value}: {found[value].value:.3f}" for value in values)
+    listed = "; ".join(f"{found[value].value:.3f} with {_counted(axis, value)}" for value in values)
     if len(values) < 2:
-        return lab.Measurement(None, f"Only one value of the {axis} was trained ({listed}).")
+        return lab.Measurement(None, f"Only one value was trained: the mean evaluation loss is {listed}.")
     effect = over_seeds(
         rows,
         lambda own: _mean(own.where(**{axis: values[0]})) - _mean(own.where(**{axis: values[-1]})),
-        f"mean loss with {_counted(axis, values[0])} minus that with {_counted(axis, values[-1])}",
+        f"mean loss with {_counted(axis, values[0])} minus mean loss with {_counted(axis, values[-1])}",
     )
     assert effect is not None
     clear = effect.low is not None and effect.high is not None and not effect.low <= 0 <= effect.high
     seen = (
-        f"{'falls' if effect.value > 0 else 'rises'} with the {axis}"
+        f"{'falls' if effect.value > 0 else 'rises'} with the {'number of ' * (axis == 'heads')}{axis}"
         if clear
-        else f"does not clearly depend on the {axis}"
+        else f"does not clearly depend on the {'number of ' * (axis == 'heads')}{axis}"
     )
-    best = smallest(found, lambda value: found[value].value)
-    return lab.Measurement(effect, f"The mean evaluation loss {seen}: {listed}; it is smallest at {best}.")
+    best = _counted(axis, smallest(found, lambda value: found[value].value))
+    return lab.Measurement(effect, f"The mean evaluation loss {seen}: {listed}. It is smallest with {best}.")
 
 
 @lab.claim("limits-fig5-width")
@@ -235,9 +235,7 @@ def rnn_tuning(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measureme
     for task, own in rows.by("task").items():
         values = list(own.per_seed(_wider("value", deep)).values())
         if any(value is not None for value in values):
-            effects[task] = lab.Effect.pooled(
-                values, "range of the Transformer's losses minus range of the RNN's losses"
-            )
+            effects[task] = lab.Effect.pooled(values, "range of losses over learning rates, Transformer minus RNN")
             drifts[task] = drift(later.where(task=task), _wider("loss", deep), numbers)
     shown = [
         f"{task}, {'RNN' if n == 0 else f'{n} layers'}, {rate:g}: {_mean(own):.3f}"

@@ -39,9 +39,9 @@ class LimitsFig6(lab.Experiment):
         "The convergence of 0.1-fit length for curriculum training is consistently faster than vanilla training.",
     )
     summary = (
-        "Transformers are trained with a curriculum of prefixes that double in length, starting at 2^layers, and without "
-        "it, on whole sequences for the same number of steps. The experiment compares fit lengths during and after "
-        "training, and training costs. " + EPOCHS
+        "Transformers are trained with a curriculum of prefixes that double in length, from length 2^layers on, and "
+        "without curriculum, on whole sequences for the same number of steps. The experiment compares fit lengths "
+        "during and after training, and training costs. " + EPOCHS
     )
     num_seeds = lab.Experiment.NUM_SEEDS
     run_columns = ("task", "layers", "curriculum")
@@ -193,8 +193,8 @@ def _said(tables: lab.Tables, task: str) -> str:
     said = []
     for n, own in _deep(tables["fit-lengths"]).where(task=task).by("layers").items():
         both = [row["value"] for kept in (True, False) for row in own.where(curriculum=kept).pool("layers")]
-        said += [f"{both[0]:.3g} and {both[1]:.3g} ({n})"] if len(both) == 2 else []
-    return f"Mean fit length in whole positions, with and without curriculum (layers): {', '.join(said) or 'none'}."
+        said += [f"{both[0]:.3g} and {both[1]:.3g} ({model_name(n)})"] if len(both) == 2 else []
+    return f"Mean fit length in whole positions, with and without curriculum: {', '.join(said) or 'none'}."
 
 
 def _gates(tables: lab.Tables, task: str, deep: bool = True, numbers: lab.Numbers = None) -> tuple[lab.Gate, lab.Gate]:
@@ -277,17 +277,19 @@ def curriculum_shortens(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.
         ratios = [_ratio(pair, "processor_seconds") for pair in pairs]
         if any(ratios):
             values = [None if ratio is None else math.log2(ratio * stages) for ratio in ratios]
-            effects[name] = lab.Effect.pooled(values, "log2 of the ratio times C")
+            effects[name] = lab.Effect.pooled(values, "log2(C * training time with curriculum / time without)")
         read = [ratio for ratio in (_ratio(pair, "tokens") for pair in pairs) if ratio is not None]
         tokens += [f"{name} {math.fsum(read) / len(read):.3f} ({stages} stages)"] if read else []
-    text = f"Training tokens with curriculum divided by those without: {'; '.join(tokens) or 'not recorded'}."
-    text += f" log2(C * training time with / without curriculum), for C stages: {told(effects)}." if effects else ""
+    text = (
+        f"Training tokens with curriculum divided by tokens without curriculum: {'; '.join(tokens) or 'not recorded'}."
+    )
+    text += f" log2(C * training time with curriculum / time without), C stages: {told(effects)}." if effects else ""
     stages = max((row["stages"] for row in ends), default=1)
     planned = math.log2(2 - 2.0 ** (1 - stages))  # stages of equally many steps, each twice as long as the one before
     gate = lab.Gate.headroom(
         1 - planned,
         lab.parameter(numbers, "times", TIMES) / 2,
-        "the planned ratio of tokens (log2 of the ratio times C)",
+        "log2(C * planned tokens with curriculum / tokens without)",
     )
     return lab.Measurement(effects, text, gates=(gate,))
 
@@ -325,7 +327,7 @@ def curriculum_rnn(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measu
     }
     text = (
         "The influence of the curriculum is the absolute change of the fit length (as a fraction of the sequence) that it "
-        "causes, minus the mean absolute difference between seeds without it. "
+        "causes, minus the mean absolute difference between seeds without curriculum. "
         f"Influence on Transformers minus influence on the RNN: {told(effects)}."
     )
     return lab.Measurement(effects, text, gates=gates, last_doubling_change=drifts)

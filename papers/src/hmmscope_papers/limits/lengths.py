@@ -153,7 +153,7 @@ def lengths_then(own: Rows, rate: float | None = None, numbers: Numbers = None) 
 
 
 def growing(found: Lengths, task: str, longest: int) -> Lengths:
-    """Keep the Transformers for which the paper claims growth, without the deepest on MatMul (footnote 2)."""
+    """Keep the Transformers for which the paper claims growth: on MatMul, 2^layers < `longest` (footnote 2)."""
     return {n: one for n, one in found.items() if n > 0 and not (task == "matmul" and 2**n >= longest)}
 
 
@@ -228,7 +228,8 @@ def by_depth(tables: Tables, tasks: Sequence[str], numbers: Numbers = None) -> s
         whole = {row["layers"]: row["value"] for row in counted.where(task=task).pool("layers")}
         exact = ", ".join(f"{lengths_[n].value:.3g}" for n in depths if n in lengths_)
         integers = ", ".join(f"{whole[n]:.3g}" for n in depths if n in whole)
-        said.append(f"{task_title(task)} {exact} (in whole positions {integers}) of {max(own.values('position'))}")
+        whole_length = max(own.values("position"))
+        said.append(f"{task_title(task)} {exact} (in whole positions {integers}) of {whole_length} positions")
     layers = ", ".join(map(str, depths))
     return f"Mean 0.1-fit lengths of Transformers of {layers} layers: {'; '.join(said) or 'none'}."
 
@@ -266,7 +267,7 @@ def learned_by(tables: Tables, tasks: Sequence[str], *layers: int, numbers: Numb
         found = [over_seeds(own, lead, resolution=1.0) for own in rows.where(task=task).by("layers").values()]
         known = [one for one in found if one is not None]
         least = smallest(known, lambda one: one.value) if known and len(known) == len(found) else None
-        what = f"a constant answer, measured in fitted positions ({_who(layers)}, {task_title(task)}),"
+        what = f"a constant answer, measured by the fit length in positions ({_who(layers)}, {task_title(task)}),"
         gates.append(Gate.learned(least, parameter(numbers, "learned"), what).about(task_title(task)))
     return tuple(gates)
 

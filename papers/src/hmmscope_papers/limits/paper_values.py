@@ -50,15 +50,15 @@ def paper_floors(
     """Compute lower bounds of the loss, averaged over positions 1 .. 120, for several instances of each process.
 
     Args:
-        tasks: Some of "cyclic-rnd" (adds rows for its variants augmented and first action hidden), "ran-hmm", "ran-lds".
+        tasks: Some of "cyclic-rnd" (also gives variants: augmented, first action hidden), "ran-hmm" and "ran-lds".
         seed: Instance i has the seed `seed * instances + i`.
         num_samples: Number of sequences.
         backward: Backward probabilities of Cyclic-RND.
         instances: Number of instances, at least 1.
 
     Returns:
-        Rows ``instance``, ``task``, ``backward``, ``value``, ``low``, ``high``, ``batch_deviation`` (standard deviation
-            of a mean over 256 trajectories), ``samples`` (0 if exact).
+        Rows ``instance``, ``task``, ``backward``, ``value`` (lower bound), ``low``, ``high`` (interval),
+            ``batch_deviation`` (standard deviation of a mean loss of 256 trajectories), ``samples`` (0 if exact).
     """
     numbers = range(seed * instances, (seed + 1) * instances)
     return [{"instance": one} | row for one in numbers for row in _floors(tasks, one, num_samples, backward)]

@@ -1,4 +1,4 @@
-"""Gates of the [Limits] grid that a plan fixes before training: tasks, depths and supervision rate."""
+"""Preconditions of claims that a plan decides before training: tasks, depths and supervision rate."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -125,7 +125,7 @@ def from_printed(own: lab.Rows) -> dict[str, float]:
 
 @lab.claim("limits-table1-values")
 def table1_values(tables: lab.Tables) -> lab.Measurement:
-    """Compare differences from the reference row, in which `PAPER_OFFSET` cancels."""
+    """Compare differences from the reference row's mixing time; `PAPER_OFFSET` cancels in them."""
     rows = tables["mixing-times"]
     effects: dict[str, lab.Effect] = {}
     for process in COMPARED:
@@ -139,9 +139,7 @@ def table1_values(tables: lab.Tables) -> lab.Measurement:
     known = rows.where(process=[*COMPARED, REFERENCE, CUT]).pool("process", "printed", value="capped")
     listed = "; ".join(f"{row['process']} {row['capped']:.2f}, printed {row['printed']:g}" for row in known)
     text = f"Mean mixing times by the definition, cut at {PAPER_CAP} steps: {listed}. "
-    text += (
-        f"Difference from {REFERENCE} by our mixing times minus that by the printed ones, in steps: {told(effects)}."
-    )
+    text += f"Difference from {REFERENCE}, computed minus printed, in steps: {told(effects)}."
     return lab.Measurement(effects, text, required=COMPARED)
 
 
@@ -173,5 +171,5 @@ def mixing_falls(tables: lab.Tables) -> lab.Measurement:
         return min(falls) if len(known) == count and falls else None
 
     means = each(lab.Rows(row for row in rows if row["time"] is not None), "process", lambda own: float(own[0]["time"]))
-    text = f"Mean steps: {'; '.join(f'{name} {one.value:.1f}' for name, one in means.items())}."
+    text = f"Mean mixing times in steps: {'; '.join(f'{name} {one.value:.1f}' for name, one in means.items())}."
     return lab.Measurement(over_seeds(rows, smallest, "smallest decrease of the mixing time in steps"), text)

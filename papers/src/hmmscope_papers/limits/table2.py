@@ -50,14 +50,14 @@ _NUM_RESAMPLES = 1000
 
 @registry.experiment("limits-table2")
 class Table2(lab.Experiment):
-    """Operations and time of one training pass of each variant; nothing is trained."""
+    """Operations and time of one training pass with each block length and algorithm; nothing is trained."""
 
     title = "Computing cost of block chain-of-thought"
     in_paper = "[Limits] before Table 2", "The time cost of b-block CoT is approximately 1/b of that of vanilla CoT."
     summary = (
-        "A training pass (forward and backward) with block chain-of-thought is compared with an ordinary one. The naive "
-        "algorithm makes one pass over the whole sequence for each block; the two-phase algorithm first computes the "
-        "answers with a cache and without gradients, then makes one pass. Forward tokens and floating-point operations "
+        "A training pass (forward and backward) with block chain-of-thought is compared with an ordinary pass. The "
+        "naive algorithm makes one pass over the whole sequence for each block; the two-phase algorithm first computes "
+        "the answers with a cache and without gradients, then makes one pass. Forward tokens and floating-point operations "
         "are exact counts; times are taken in interleaved rounds. Nothing is trained."
     )
     intervals = (
@@ -275,7 +275,7 @@ def cost(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measurement:
             high=high,
             degrees=-1,
             num_seeds=row["rounds"],
-            unit="ratio of times divided by the ratio of passes",
+            unit="time relative to b = 1, divided by the number of passes relative to b = 1",
         )
         each_pass.append(row["to_plain"] / passes)
     worst = max(each_pass, key=lambda one: abs(math.log(one)), default=1.0)
@@ -284,12 +284,11 @@ def cost(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measurement:
         worst,
         low,
         high,
-        "the time per pass divided by that of an ordinary pass, at the block length where it is farthest from 1,",
+        "the time per pass divided by the time without chain-of-thought (at the block length farthest from ratio 1)",
     )
     seen = "; ".join(f"{_name_of(row)} {row['to_vanilla']:.3f}" for row in rows)
-    return lab.Measurement(
-        effects, f"Time divided by that of vanilla chain-of-thought (b = 1): {seen or 'not measured'}.", gates=(gate,)
-    )
+    text = f"Time divided by the time of vanilla chain-of-thought (b = 1): {seen or 'not measured'}."
+    return lab.Measurement(effects, text, gates=(gate,))
 
 
 @lab.claim("limits-cot-passes")

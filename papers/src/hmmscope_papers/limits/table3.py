@@ -237,7 +237,7 @@ def _shown(rows: lab.Rows, layers: tuple[int, ...]) -> str:
         said.append(
             f"{task_title(task)} " + ", ".join(f"{model_name(row['layers'])} {row['excess']:.2g}" for row in known)
         )
-    return f"Mean excess loss over the smallest possible loss: {'; '.join(said) or 'none'}."
+    return f"Mean excess of the loss over the smallest possible loss: {'; '.join(said) or 'none'}."
 
 
 def _fair(tables: lab.Tables, tasks: tuple[str, ...], layers: tuple[int, ...]) -> list[lab.Gate]:
@@ -276,9 +276,10 @@ def _learned(tables: lab.Tables, tasks: tuple[str, ...], layers: tuple[int, ...]
 def remembering_worse(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measurement:
     rows = tables["losses"]
     short = short_depths(rows[0]["length"])
-    effects = each_task(rows, REMEMBERING, lambda own: _ratio(own, short), "log10 of the ratio of excess losses")
+    unit = "log10(excess loss of the best Transformer / excess loss of the RNN)"
+    effects = each_task(rows, REMEMBERING, lambda own: _ratio(own, short), unit)
     text = f"{_shown(rows.where(task=list(REMEMBERING)), short)} "
-    text += f"log10 of the best Transformer's excess loss divided by the RNN's: {told(effects)}."
+    text += f"{unit}: {told(effects)}."
     gates = [
         *_learned(tables, REMEMBERING, (0,), lab.parameter(numbers, "learned")),
         *_learned(tables, REMEMBERING, short, lab.parameter(numbers, "fallen_behind", FALLEN_BEHIND)),
@@ -296,10 +297,11 @@ def remembering_worse(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Me
 @lab.claim("limits-forgetting-comparable")
 def forgetting_comparable(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measurement:
     rows = tables["losses"]
-    effects = each_task(rows, FORGETTING, lambda own: _ratio(own, (2,)), "log10 of the ratio of excess losses")
+    unit = "log10(excess loss of the Transformer / excess loss of the RNN)"
+    effects = each_task(rows, FORGETTING, lambda own: _ratio(own, (2,)), unit)
     gates = [*_learned(tables, FORGETTING, (0, 2), lab.parameter(numbers, "learned")), *_fair(tables, FORGETTING, (2,))]
     text = f"{_shown(rows.where(task=list(FORGETTING)), (2,))} "
-    text += f"log10 of the Transformer's excess loss divided by the RNN's: {told(effects)}."
+    text += f"{unit}: {told(effects)}."
     return lab.Measurement(
         effects,
         text,
@@ -357,8 +359,10 @@ def printed_rnd_rnn(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Meas
 @lab.claim("limits-printed-rnd-transformers")
 def printed_rnd_transformers(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measurement:
     floor = said_floor(tables, "cyclic-rnd", lab.parameter(numbers, "backward"))
-    text = f"The smallest possible loss is {floor} nats averaged over 120 positions, and {LEAST_SHARE:.4f} times that over "
-    text += "121. The printed loss of the six-layer model is 0.109 nats below that of the five-layer model."
+    text = (
+        f"The smallest possible loss is {floor} nats over 120 positions, {LEAST_SHARE:.4f} times this mean over 121. "
+    )
+    text += "The printed loss of the six-layer model is 0.109 nats below the printed loss of the five-layer model."
     return lab.Measurement(
         printed_gap(tables, "cyclic-rnd", TABLE_3["cyclic-rnd"]["6 layers"], lab.parameter(numbers, "backward")), text
     )

@@ -12,7 +12,7 @@ from hmmscope_papers.limits.trainings import TASKS, depths
 
 #: Explains the word epoch at reduced scales.
 EPOCHS = (
-    "An epoch is a twentieth of the training of a Transformer (at scale paper a pass over the fixed training set). After "
+    "An epoch is a twentieth of a Transformer's training (at scale paper, a pass over the fixed training set). After "
     "each epoch the model is evaluated on the same held-out samples."
 )
 
@@ -116,8 +116,8 @@ def training_rows(run: Run, error_rates: Sequence[float], facts: Mapping[str, An
 
     Returns:
         `facts` with ``error_rate``, ``longest``, ``epoch``, ``share`` (of the training), ``sequences``, ``tokens``,
-            ``value`` (fit length), ``length`` (interpolated), ``loss`` (mean) and ``worst`` (largest), for at most
-            twenty epochs.
+            ``value`` (fit length), ``length`` (interpolated), ``loss`` (mean over positions) and ``worst`` (largest
+            loss), for at most twenty epochs.
     """
     found = epochs_of(run)
     count = len(found.rows)
@@ -296,7 +296,7 @@ def with_share(rows: Rows, column: str) -> Rows:
 
 
 def equal_budgets(tables: Tables, labels: Mapping[str, str]) -> Gate:
-    """Return the gate "matched", which requires equal mean training budgets of the compared runs.
+    """Return the precondition "matched": the compared runs must have equal mean training budgets.
 
     Args:
         labels: Labels of the compared runs, by display name.

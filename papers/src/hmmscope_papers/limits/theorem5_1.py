@@ -39,14 +39,14 @@ FACTORS = [1.0, 1.5, 1.8, 1.9, 1.95, 1.99, 2.0, 2.5, 3.0, 4.0]
 
 @registry.experiment(NAME)
 class Theorem51(lab.Experiment):
-    """The theorem's weights on cycles, random automata, word problems and products of orthogonal matrices."""
+    """Networks with the theorem's weights for cycles, random automata, word problems and orthogonal matrices."""
 
     title = "A ReLU RNN of width n·m follows a deterministic HMM exactly"
     in_paper = "[Limits] Theorem 5.1, on an RNN", "approximating the belief state sequence of length T with no error."
     summary = (
         "Theorem 5.1 of [Limits] gives the weights of a one-layer ReLU RNN whose hidden state (width n·m for n states and "
         "m symbols) contains the belief state of a deterministic HMM, or a product of orthogonal matrices, without error. "
-        "The weights are built into torch.nn.RNN and run; the exact answer comes from the filter."
+        "A torch.nn.RNN with these weights runs; exact answers come from the filter or from matrix products."
     )
     intervals = INTERVALS
     groups = {"errors": ("errors",), "scale": ("scale", "start"), "weights": ("weights",)}
@@ -210,8 +210,8 @@ def _scale_figure(rows: lab.Rows) -> lab.Figure:
         caption=(
             "The constant α of the construction is shown relative to the norm of the initial vector b_0. Left: error in "
             "float64 (median, with the range over instances). Right: fraction of instances with an error above "
-            f"{FAILURE:g}. The theorem uses α = 4 ‖b_0‖, but α = 2 ‖b_0‖ is enough, because from there on the error on "
-            "cycles is exactly zero, and for smaller α the error grows without bound."
+            f"{FAILURE:g}. The theorem uses α = 4 ‖b_0‖, but α = 2 ‖b_0‖ is enough: with this or a larger α the error "
+            "on cycles is exactly zero; with a smaller α the error grows without bound."
         ),
         panels=(
             lab.lines(
@@ -335,6 +335,6 @@ def start(tables: lab.Tables) -> lab.Measurement:
     least, right = min(row["as_printed"] for row in rows), max(row["corrected"] for row in rows)
     text = (
         f"With the printed h_0, the error of the first vectors is at least {least:.2g} in every instance. With α/2 added "
-        f"instead of subtracted, it is at most {right:.1e}."
+        f"instead of subtracted, the error is at most {right:.1e}."
     )
     return lab.Measurement(lab.Effect(value=least, unit="smallest error over instances"), text)

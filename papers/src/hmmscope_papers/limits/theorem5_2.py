@@ -45,7 +45,7 @@ SIZE = {"cyclic-det": "num_states", "matmul": "dimension"}
 
 @registry.experiment(NAME)
 class Theorem52(lab.Experiment):
-    """The theorem's weights with three ways to multiply, in float64, float32 and simulated arithmetic."""
+    """Networks with the theorem's weights and three ways to multiply, in float64, float32 and simulated arithmetic."""
 
     title = "A Transformer of ceil(log2 T) layers computes beliefs of deterministic HMMs"
     in_paper = (
@@ -56,7 +56,7 @@ class Theorem52(lab.Experiment):
         "Theorem 5.2 of [Limits] gives the weights of a Transformer with ceil(log2 T) layers that follows a "
         "deterministic HMM, or a product of orthogonal matrices, up to an error of poly(1/T) with weights of poly(T). "
         "The network is built and run. The experiment measures its error by length, the number of layers that it needs, "
-        "the size of its weights, and the error of the units that compute products. The exact answer is the filter's."
+        "the size of its weights, and the error of the units that compute products. Exact answers come from the filter."
     )
     intervals = INTERVALS
     groups = {
@@ -317,7 +317,8 @@ def error(tables: lab.Tables) -> lab.Measurement:
 def depth(tables: lab.Tables) -> lab.Measurement:
     enough = lab.Rows(row for row in tables["depth"] if row["layers"] == row["needed"])
     right = always(enough, lambda row: row["first_wrong"] is None, "instance", unit="fraction of processes")
-    text = f"{sum(row['first_wrong'] is None for row in enough)} of {len(enough)} networks are right at all positions."
+    good = sum(row["first_wrong"] is None for row in enough)
+    text = f"{good} of {len(enough)} networks with ceil(log2 T) layers are right at all positions."
     return lab.Measurement(right, text)
 
 
@@ -328,4 +329,4 @@ def weights(tables: lab.Tables) -> lab.Measurement:
     off = [None if a is None or b is None else a - b for a, b in zip(measured, formula, strict=True)]
     powers = ", ".join(f"{a:.2f} (n = {n})" for a, n in zip(measured, rows.values("num_states"), strict=True))
     text = f"The largest weight grows as T to the power {powers}; rounding of λ can change this power by up to 1/3."
-    return lab.Measurement(lab.Effect.pooled(off, "exponent minus the stated exponent"), text)
+    return lab.Measurement(lab.Effect.pooled(off, "measured exponent of T minus the stated exponent"), text)

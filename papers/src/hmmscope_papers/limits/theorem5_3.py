@@ -46,7 +46,7 @@ GELU_POWERS = {"float64": range(8, 20), "float32": range(2, 12)}
 
 @registry.experiment(NAME)
 class Theorem53(lab.Experiment):
-    """The theorem's weights in simulated p-bit arithmetic, float64 and float32."""
+    """Networks with the theorem's weights, in simulated p-bit arithmetic, float64 and float32."""
 
     title = "With O(T) bits, a Transformer and a normaliser compute beliefs with errors below e^-T"
     in_paper = (
@@ -55,9 +55,9 @@ class Theorem53(lab.Experiment):
     )
     summary = (
         "Theorem 5.3 of [Limits] gives the weights of a Transformer of depth ceil(log2 T) that multiplies the matrices "
-        "of an HMM, and of an MLP of depth O(log T) that divides by the sum. The network runs in p-bit arithmetic, "
-        "where its bound e^-T holds with p in proportion to T, and in float64 and float32, where it cannot hold for "
-        "long sequences. Exact answers come from integer arithmetic and from the filter."
+        "of an HMM, and of an MLP of depth O(log T) that divides the result by its sum. The network runs in p-bit "
+        "arithmetic, where the error bound e^-T holds if p is proportional to T, and in float64 and float32, where the "
+        "bound cannot hold for long sequences. Exact answers come from integer arithmetic and from the filter."
     )
     intervals = INTERVALS
     groups = {
@@ -351,9 +351,7 @@ def error(tables: lab.Tables) -> lab.Measurement:
 def _all_fail(rows: lab.Rows) -> str:
     lengths = sorted(rows.values("length"))
     first = next((n for n in lengths if all(row["error"] > row["bound"] for row in rows.where(length=n))), None)
-    return (
-        "some runs stay below e^-T at every length" if first is None else f"all runs are above e^-T from T = {first} on"
-    )
+    return "some errors stay below e^-T at every T" if first is None else f"all errors exceed e^-T from T = {first} on"
 
 
 @lab.claim("limits-theorem5.3-bits")
@@ -368,9 +366,9 @@ def bits(tables: lab.Tables) -> lab.Measurement:
     above = sum(row["slope"] > row["recommended"] for row in gelu)
     means = ", ".join(f"{np.mean([row['slope'] for row in group]):.2f} ({name})" for name, group in groups.items())
     text = (
-        f"Bits per observation, mean over instances: {means}. With GeLU products these are at most "
+        f"Needed bits per observation, mean over instances: {means}. With GeLU products this number is at most "
         f"{max(row['slope'] / row['recommended'] for row in gelu):.2f} times (1 + ln C)/ln 2, where 1/C is the least "
-        f"product of a transition and an emission probability. They are above this number in {above} of {len(gelu)} "
+        f"product of a transition and an emission probability. It exceeds (1 + ln C)/ln 2 in {above} of {len(gelu)} "
         "instances, where T(1 + ln C)/ln 2 bits are too few at large T."
     )
     return lab.Measurement(effects, text, required=tuple(ARRANGEMENTS))
@@ -383,8 +381,8 @@ def normaliser(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measureme
     wrong = sum(row["error"] is None or row["error"] > 1 for row in printed)
     errors = [math.inf if row["error"] is None else row["error"] for row in real]
     text = (
-        f"With the printed exponents the sums reach {max(row['sum_high'] for row in printed):.3g}, and dividing by them "
-        f"with the paper's series gives wrong answers in {wrong} of {len(printed)} processes. With real exponents and "
+        f"With the printed exponents the last sums reach {max(row['sum_high'] for row in printed):.3g}, and division "
+        f"by the paper's series gives wrong answers in {wrong} of {len(printed)} processes. With real exponents and "
         f"ceil(log2(T log2 C)) stages the last sums are {low:.4g} to {high:.4g}; errors are at most {max(errors):.1e}."
     )
     return lab.Measurement(

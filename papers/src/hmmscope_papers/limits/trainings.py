@@ -1,8 +1,8 @@
 """Training configurations shared by the experiments of [Limits]: six tasks, RNN and Transformers by depth.
 
-Reduced scales differ from the paper in length, width, steps and number of actions, and draw fresh samples. Except at
-scale smoke, they have no curriculum, and the RNN sees as many sequences as the Transformers. At these scales cycles
-generate A5, and learning rates were chosen on a seed that is not used again. Claims are decided at scale medium.
+Reduced scales differ from the paper in length, width, steps and number of actions, and draw fresh samples. Except for
+smoke, reduced scales have no curriculum, the RNN sees as many sequences as the Transformers, and cycles generate the
+group A5. Learning rates of small and medium were chosen on a separate seed. Claims are decided at scale medium.
 """
 
 import math
@@ -231,12 +231,12 @@ EVALUATIONS = 20
 
 
 def shortened(steps: int, evaluations: int = EVALUATIONS) -> dict[str, Any]:
-    """Return changes to the section ``training`` for fewer steps of fresh samples; none for 0 steps.
+    """Return changes to the section ``training`` for `steps` steps of fresh samples; no changes for 0 steps.
 
     Raises:
         InputError: The number of steps is negative.
     """
-    require(steps >= 0, "plan.steps", "must be at least 0 (as many as the scale has)", steps)
+    require(steps >= 0, "plan.steps", "must be at least 0 (0: the steps of the scale)", steps)
     if steps == 0:
         return {}
     epoch = max(1, steps // evaluations)
