@@ -265,7 +265,7 @@ def test_claims_follow_the_tables(tables: dict[str, Rows]) -> None:
     error, bits, printed = (f"limits-theorem5.3-{name}" for name in ("error", "bits", "normaliser"))
     found = findings(changed(tables, "floats", lambda row: {}))
     assert found[error].verdict == "reproduced"
-    assert "all runs are above e^-T from T = 16 on" in found[error].text
+    assert "all errors exceed e^-T from T = 16 on" in found[error].text
     assert found[printed].verdict == "not reproduced"
     assert findings(tables)[error].verdict == "inconclusive"  # two processes decide nothing
     assert len(experiment.Theorem53().figures(tables)) == 4

@@ -94,5 +94,5 @@ def test_processes_are_taken_by_name_and_other_kinds_refused() -> None:
     ):
         with pytest.raises(InputError, match=said):
             beliefs(process)
-    with pytest.raises(InputError, match=r"^hmm: must have probabilities"):
+    with pytest.raises(InputError, match=r"^hmm: must have nonnegative matrices"):
         beliefs("post-quantum", least=0.5)

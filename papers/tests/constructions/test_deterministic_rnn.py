@@ -178,7 +178,7 @@ def test_notes_and_explanation_carry_the_measured_error():
 
 def test_other_matrices_need_a_scale_and_then_are_right_too():
     contraction = [[[0.5, -0.25], [0.25, 0.75]], [[0.0, 0.5], [1.5, 0.0]]]
-    with pytest.raises(InputError, match=r"^scale: must be given for matrices that are not 0/1 maps or orthogonal"):
+    with pytest.raises(InputError, match=r"^scale: must be given unless matrices are 0/1 maps or orthogonal"):
         limits_theorem5_1(contraction)
     net = limits_theorem5_1(contraction, scale=16.0)
     tokens = torch.tensor([[2, 0, 1, 1, 0, 0, 1, 0]])
@@ -215,7 +215,7 @@ def test_wrong_matrices_are_refused(matrices):
 def test_symbols_that_tell_about_the_state_need_a_known_start():
     """P(symbol) depends on the state here, so the belief from two possible starts is not linear in them."""
     labelled = [[[0.0, 0.75], [0.0, 0.25]], [[0.25, 0.0], [0.75, 0.0]]]
-    with pytest.raises(InputError, match=r"^initial: must be one state, because symbols reveal the state"):
+    with pytest.raises(InputError, match=r"^initial: must have one nonzero entry, because symbol probabilities"):
         limits_theorem5_1(hs.LabelledHMM([0.5, 0.5], labelled))
     process = hs.LabelledHMM([1.0, 0.0], labelled)
     tokens, exact = driven_samples(process, 30, 2, 0)

@@ -23,7 +23,7 @@ def test_delimiters_stand_where_the_network_was_built_for_them() -> None:
     elsewhere[0, 5:7] = elsewhere[0, 5:7].flip(0)
     more[-1, 12] = 2
     for wrong, column in ((tokens[:, 1:], 0), (elsewhere, 5), (more, 12)):
-        with pytest.raises(InputError, match=rf"begin with the delimiter.* at position {column} of prompt"):
+        with pytest.raises(InputError, match=rf"must have the delimiter.* at position {column} of prompt"):
             net(wrong)
 
 

@@ -172,7 +172,7 @@ def test_full_factorial_of_the_two_next_symbols() -> None:
 def test_refused() -> None:
     with pytest.raises(InputError, match="num_futures: must be at least 1"):
         build((2, 2, 4, 5, 3), 0)
-    with pytest.raises(InputError, match="demonstration_length: must be at least 5 for a sample"):
+    with pytest.raises(InputError, match=r"demonstration_length: must be at least 5 \(memory_length"):
         build((2, 2, 4, 4, 3), 3)
     with pytest.raises(InputError, match="positions: must be column or slot"):
         build((2, 2, 4, 5, 3), 2, positions="absolute")

@@ -231,7 +231,7 @@ def test_product_into_a_third_slot(product):
     assert float(y[..., subspaces["a"]].abs().max()) <= 1e-16
     assert float(y[..., subspaces["b"]].abs().max()) <= 1e-16
     if product == "bilinear":
-        with pytest.raises(InputError, match=r"^product: must be a network of neurons"):
+        with pytest.raises(InputError, match=r"^product: must be gelu or relu01, which have neurons"):
             mlp.dense()
         return
     first, second = mlp.dense()
@@ -456,7 +456,7 @@ def test_tokens_are_checked():
     net = limits_theorem5_2(process_of("cycles", 3), 4)
     with pytest.raises(InputError, match=r"^tokens: must begin with the placeholder, token 3"):
         net(torch.tensor([[0, 1]]))
-    with pytest.raises(InputError, match=r"^tokens: must end at position 4 or before \(length\), got 5"):
+    with pytest.raises(InputError, match=r"^tokens: must have a last position of at most 4 \(length\), got 5"):
         net(torch.tensor([[3, 0, 1, 2, 0, 1]]))
     with pytest.raises(InputError, match=r"^tokens: must be in \[0, 4\), got 3 to 7"):
         net(torch.tensor([[3, 7]]))

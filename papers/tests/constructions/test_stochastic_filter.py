@@ -163,7 +163,7 @@ def test_schedules_refuse_what_they_cannot_do(unchecked: None) -> None:
             Schedule(length=4, bound=bound)
     with pytest.raises(InputError, match=r"^exponents: "):
         Schedule(length=4, bound=4.0, exponents="ceil")
-    with pytest.raises(InputError, match=r"^length: must have T ln C below 708 for float64"):
+    with pytest.raises(InputError, match=r"^length: must have T ln C below 708 in float64"):
         require_range(Schedule(length=120, bound=1e4), np.float64)
     with pytest.raises(InputError, match=r"T ln C below 708"):
         dense_layers(Schedule(length=120, bound=1e4), 2, 2.0**18)
@@ -419,8 +419,8 @@ def test_printed_exponents_give_wrong_beliefs() -> None:
         ({"least": 1.0}, r"^least: must be above 0 and below 1, got 1.0$"),
         ({"least": 0.0}, r"^least: must be above 0"),
         ({"dtype": torch.float16}, r"^dtype: "),
-        ({"length": 120, "product": "gelu"}, r"^length: must have T ln C below 708 for float64"),
-        ({"length": 8, "product": "gelu", "dtype": torch.float32}, r"^length: must have T ln C below 87 for float32"),
+        ({"length": 120, "product": "gelu"}, r"^length: must have T ln C below 708 in float64"),
+        ({"length": 8, "product": "gelu", "dtype": torch.float32}, r"^length: must have T ln C below 87 in float32"),
         ({"length": 4096}, r"^length: must have T ln C below"),
     ],
 )
@@ -432,10 +432,10 @@ def test_refusals(unchecked: None, settings: dict, message: str) -> None:
 def test_refuses_tokens_that_are_no_sequence() -> None:
     net = limits_theorem5_3(ran_hmm(0), 8, division="division")
     for tokens, message in (
-        ([[0, 1, 2]], r"^tokens: must have the placeholder, token 5, first and only there"),
+        ([[0, 1, 2]], r"^tokens: must have the placeholder, token 5, at position 0 and nowhere else"),
         ([[5, 1, 5]], r"^tokens: must have the placeholder"),
         ([[5, 6]], r"^tokens: must be in \[0, 6\)"),
-        ([[5] + [0] * 9], r"^tokens: must end at position 8 or before"),
+        ([[5] + [0] * 9], r"^tokens: must have a last position of at most 8"),
     ):
         with pytest.raises(InputError, match=message):
             net(torch.tensor(tokens))

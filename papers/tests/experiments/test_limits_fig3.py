@@ -144,7 +144,7 @@ def test_what_no_depth_fits_is_denied_and_said() -> None:
     """A row is not kept from being judged because what it comes to is unwelcome."""
     found = judged("limits-constant-depth", fits(lambda t, n, s: 8 - 0.02 * s))
     assert found.verdict == "not at this budget"
-    assert "No depth fits" in found.text
+    assert "more layers do not help" in found.text
 
 
 def test_what_nears_the_rate_is_not_yet_above_it() -> None:

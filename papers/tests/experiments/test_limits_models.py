@@ -279,7 +279,7 @@ def test_the_rnn_sees_as_many_sequences(name: str, scale: str) -> None:
     "name, changes, message",
     [
         ("limits-fig4-cot", {"tasks": ["cyclic", "matmul"]}, r"plan\.tasks"),
-        ("limits-fig4-cot", {"layers": [1, 2, 3]}, r"plan\.layers: must have a number of layers for each of 2 tasks"),
+        ("limits-fig4-cot", {"layers": [1, 2, 3]}, r"plan\.layers: must have 2 numbers, one for each of `plan.tasks`"),
         ("limits-fig5", {"widths": [7]}, r"plan\.widths: must be a multiple of the number of heads 2"),
         ("limits-fig5", {"tasks": ["cyclic"]}, r"plan\.tasks"),
         ("limits-architectures", {"tasks": ["cyclic"]}, r"plan\.tasks"),

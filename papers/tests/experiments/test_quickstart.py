@@ -76,15 +76,15 @@ def test_words_follow_both_intervals(gain: float, right: float, says: str) -> No
     found = judged("quickstart-counting", tables(gain, right))
     assert found.verdict in OF_QUESTIONS
     assert found.text.startswith(
-        f"{says}: loss 1.30 nats, n-gram baseline {1.3 + gain:.2f}; accuracy 0.60, n-gram baseline {0.6 - right:.2f}, "
+        f"{says}: model 1.30 nats, n-gram baseline {1.3 + gain:.2f} nats; accuracies 0.60 and {0.6 - right:.2f}, "
     )
-    assert found.text.endswith(f"{right:.3f} [{right - 0.02:.3f}, {right + 0.02:.3f}] higher.")
+    assert found.text.endswith(f"difference {right:.3f} [{right - 0.02:.3f}, {right + 0.02:.3f}].")
     assert (found.value, found.unit) == (pytest.approx(gain), "nats")
 
 
 def test_retrieval_is_told_from_learning() -> None:
     found = judged("quickstart-retrieval", tables())
-    assert found.text.startswith("Yes: loss 1.30 nats, retrieval 2.80; accuracy 0.60, retrieval 0.20, ")
+    assert found.text.startswith("Yes: model 1.30 nats, retrieval 2.80 nats; accuracies 0.60 and 0.20, ")
     assert found.value == pytest.approx(1.5)
 
 
@@ -92,10 +92,10 @@ def test_what_the_layers_hold_stands_beside_untrained_twins() -> None:
     found = judged("quickstart-layers", tables())
     assert found.text.startswith("accuracy 1 back 0.70 (0.20), ")
     assert found.value == pytest.approx(0.625)
-    unit = "of the controls' error, token one back"
+    unit = "of controls' error removed, one step back"
     assert (found.low, found.high, found.unit) == (*map(pytest.approx, (0.525, 0.725)), unit)
     found = judged("quickstart-layers", tables(told=False))
-    assert found.text.endswith("; the effect of training is not identifiable.")
+    assert found.text.endswith(". The controls are too accurate to show an effect of training.")
     assert found.value is None
 
 

@@ -208,12 +208,12 @@ def test_what_cannot_work_is_refused():
     systems, tokens, _ = samples("orthogonal", 8)
     with pytest.raises(InputError, match=r"^product: must be gelu or bilinear"):
         rounded_vectors(systems, tokens, 8, [12], product="relu01")
-    with pytest.raises(InputError, match=r"^processes: must be one for each of 2 sequences, got 3"):
+    with pytest.raises(InputError, match=r"^processes: must be 2, one for each sequence, got 3"):
         rounded_vectors(systems, tokens[:2], 8, [12], product="gelu")
-    with pytest.raises(InputError, match=r"^tokens: must be at most 5 long \(length \+ 1\), got 9"):
+    with pytest.raises(InputError, match=r"^tokens: must have at most 5 positions \(length \+ 1\), got 9"):
         rounded_vectors(systems, tokens, 4, [12], product="gelu")
     with pytest.raises(InputError, match=r"^length: must be at least 1"):
         rounded_vectors(systems, tokens, 0, [12], product="gelu")
     other = driven_system(hs.make_process("matmul"))
-    with pytest.raises(InputError, match=r"^processes: must have one size"):
+    with pytest.raises(InputError, match=r"^processes: must have matrices \(symbol, n, n\) of one shape"):
         rounded_vectors([*systems[:2], other], tokens, 8, [12], product="gelu")

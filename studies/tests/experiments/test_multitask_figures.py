@@ -334,7 +334,7 @@ def test_copying_heads_share_most_of_their_attention(
 ) -> None:
     found = judged("multitask-copying-heads", tables_7(OPEN, aligned, layers))
     assert found.verdict == verdict
-    assert f"in layer {layers[0]}, {layers[0]}, {layers[0]} by seed" in found.text
+    assert f"layers by seed: {layers[0]}, {layers[0]}, {layers[0]}" in found.text
     swapped = untrained(tables_7(OPEN, aligned, layers))
     assert swapped is not None
     assert judged("multitask-copying-heads", swapped).verdict != "reproduced"

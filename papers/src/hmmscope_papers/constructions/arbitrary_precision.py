@@ -101,7 +101,7 @@ class Bits:
         return x * (1 + self.erf(x / self.root)) / 2
 
     def multiply(self, left: Any, right: Any, largest: Any = 1) -> Any:
-        """Return left * right, by four GeLU neurons ([Limits] Lemma D.1) if `product` is "gelu"."""
+        """Return left * right, exactly or by four GeLU neurons ([Limits] Lemma D.1)."""
         if self.product == "exact":
             return left * right
         scaled = right / largest if largest != 1 else right

@@ -118,7 +118,7 @@ def driven_system(process: object, initial: object = None) -> DrivenSystem:
         matrices = _numbers("process", process)
         shape = tuple(matrices.shape)
         good = len(shape) == 3 and shape[1] == shape[2] and 0 not in shape
-        require(good, "process", "must be square matrices (symbol, n, n)", shape)
+        require(good, "process", "must have shape (symbols, n, n)", shape)
         require(bool(matrices.isfinite().all()), "process", "must be finite", matrices)
         default = torch.eye(shape[1], dtype=torch.float64)[0]
     start = default if initial is None else _vector(initial)

@@ -38,7 +38,7 @@ class MultiTaskOptions:
         positions: "column", one vector per position; "slot", where each slot carries its position; or "absolute",
             random vectors (Theorem 1 only).
         position_width, position_seed: Size and seed of absolute vectors.
-        num_heads: Number of heads of a gradient layer; fewer than two per label omit part of the gradient.
+        num_heads: Number of heads of a gradient layer (default: two per label); fewer omit part of the gradient.
         dtype: torch.float64 or torch.float32.
     """
 
@@ -93,7 +93,7 @@ def multitask_theorem1(
         options: Variants of the construction.
 
     Raises:
-        InputError: A size is out of range, no demonstration exceeds L, or the dtype cannot distinguish the positions.
+        InputError: A size is out of range, all demonstrations are too short, or the dtype cannot distinguish positions.
         ResourceError: The weights, or one prompt, exceed memory.
     """
     options = options_of(options, MultiTaskOptions)
@@ -183,9 +183,7 @@ def _sources(layout: ResidualLayout) -> tuple[tuple[str, ...], tuple[str, ...]]:
 def _positions(layout: ResidualLayout, prompt: Prompt, seed: int) -> PositionCode:
     if layout.positions == "absolute":
         return absolute_vectors(prompt.num_columns, layout.position_width, seed)
-    require(
-        layout.position_width == 2, "position_width", "must be 2 unless positions is absolute", layout.position_width
-    )
+    require(layout.position_width == 2, "position_width", 'must be 2 for "column" and "slot"', layout.position_width)
     return rotating_pair(prompt.num_columns, max(layout.num_slots, layout.num_futures))
 
 

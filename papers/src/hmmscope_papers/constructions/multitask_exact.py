@@ -20,7 +20,7 @@ class ExactBlockValues(Shown):
         tokens: Tokens (batch, position), which may be a prefix of the prompt.
         learning_rate: Step size.
         num_samples: Number n by which gradients are divided.
-        ridge: Weight of the penalty (ridge / 2) ‖W‖².
+        ridge: Ridge penalty.
     """
 
     layout: ResidualLayout

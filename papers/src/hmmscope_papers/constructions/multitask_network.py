@@ -26,12 +26,7 @@ class Descent:
 
     Attributes:
         num_steps: Number of gradient steps T.
-        learning_rate: Step size (default: 1 / (memory length + ridge), or 1 / (1 + ridge) with tabular features).
-        ridge: Weight of the penalty (ridge / 2) ‖W‖².
-        gap: Margin of the target position's attention logit.
-        mask: Score penalty of invalid positions.
-        num_heads: Number of heads of a gradient layer (default: 2V^k).
-        dtype: Number type of weights and arithmetic.
+        learning_rate, ridge, gap, mask, num_heads, dtype: See `MultiTaskOptions`.
     """
 
     num_steps: int

@@ -68,7 +68,7 @@ class Schedule:
 
     @property
     def truncation(self) -> float:
-        """Return 3 (2/3)^(2^κ) <= e^-T, a bound on the error of truncating the series."""
+        """Return the bound 3 (2/3)^(2^κ) <= e^-T on the truncation error."""
         return 3 * (2 / 3) ** (2**self.num_doublings)
 
     @property
@@ -236,7 +236,5 @@ def _kept(count: int, width: int) -> NDArray[np.float64]:
 
 def require_range(schedule: Schedule, kind: type) -> None:
     most = largest_log(kind) - 2
-    rule = (
-        f"must be T with T ln C < {most:.0f} in {np.dtype(kind).name} (C: 1 / `least`, or 1 / the filter's least entry)"
-    )
+    rule = f"must have T ln C below {most:.0f} in {np.dtype(kind).name}, where 1/C is `least` or the least entry"
     require(schedule.log_largest < most, "length", rule, f"T = {schedule.length}, T ln C = {schedule.log_largest:.0f}")

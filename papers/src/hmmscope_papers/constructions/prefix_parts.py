@@ -53,7 +53,7 @@ def best_gelu_scale(dtype: torch.dtype) -> float:
 
 
 def paper_gelu_scale(num_states: int, eta: float) -> float:
-    """Return the least power of two λ >= M² sqrt(2n/(3η)) for factors of size at most M = 2.
+    """Return the least power of two λ >= M² sqrt(2n/(3η)) for |factors| <= M = 2.
 
     Source: [Limits] Lemma D.1; the paper's "small λ" is a misprint.
     """
@@ -65,7 +65,7 @@ def error_bounds(system: DrivenSystem, num_layers: int, *, eta: float, gadget_er
 
     ε_l <= ε_{l-1} (c + nδ) + r δ + n ε',   δ = (1 + η) ε_{l-1} + η
 
-    r and c bound row and column sums of the exact products; ε' is the error of one product of numbers.
+    r and c bound row and column sums; ε' is the error of one product of numbers.
     Source: [Limits] E.42 with Lemma D.6, adding back the residual.
     """
     n, (rows, columns) = system.num_states, system.sums
@@ -259,9 +259,7 @@ class ProductMLP(nn.Module):
 
     def dense(self) -> tuple[Float[Tensor, "width neuron"], Float[Tensor, "neuron width"]]:
         """Return full matrices `first` and `second`, with which the update is activation(x @ first) @ second."""
-        require(
-            self.product != "bilinear", "product", "must be gelu or relu01, which have weight matrices", self.product
-        )
+        require(self.product != "bilinear", "product", "must be gelu or relu01, which have neurons", self.product)
         n, width, gates = self.size, self.subspaces.width, len(self.write)
         start = {name: self.subspaces[name].start for name in (self.previous, self.current, self.target, "one")}
         i, j, k = (index.flatten() for index in torch.meshgrid(*[torch.arange(n)] * 3, indexing="ij"))

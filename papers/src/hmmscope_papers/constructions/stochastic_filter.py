@@ -78,7 +78,7 @@ def belief_operators(hmm: HMM | LabelledHMM | str) -> BeliefOperators:
     """Build the matrices of an HMM's filter.
 
     Raises:
-        InputError: The process has no word probabilities or is no HMM.
+        InputError: The process is not an HMM.
     """
     process = as_process(hmm)
     process.require_capability(WORDS)
@@ -118,7 +118,7 @@ def bound_of(operators: BeliefOperators, least: float | None) -> float:
         InputError: The least entry is zero and `least` is missing, or `least` is outside (0, 1).
     """
     if least is None:
-        rule = "must have only positive probabilities, because Theorem 5.3 divides by the least; or give `least`"
+        rule = "must have positive probabilities only, because C is 1 / their least product; or give `least`"
         require(operators.least_entry > 0, "hmm", rule, "a zero")
         least = min(operators.least_entry, 0.5)  # one state, one symbol: 1
     require_real("least", least)
@@ -314,8 +314,8 @@ def limits_theorem5_3(
     Args:
         hmm: HMM of n states; c = 1/C is the least product of a transition and an emission probability.
         length: Largest number of observations T.
-        variant: "disjoint" writes current previous into a separate block; "residual" adds current (previous - I) to
-            current. Blocks "current" and "previous" hold products of matrices M_o.
+        variant: Update of the blocks that hold matrix products: "disjoint", next = current previous, or "residual",
+            current += current (previous - I).
         product: "bilinear", exact but not an MLP, or "gelu" (Lemma D.1).
         division: "mlp" (the normaliser), or "division" by the processor.
         exponents: "real", or the paper's misprint "floor", which diverges.

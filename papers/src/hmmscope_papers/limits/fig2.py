@@ -44,8 +44,8 @@ class LimitsFig2(GridExperiment):
     in_paper = "[Limits] §4.3", "RNN consistently converges faster than all Transformers."
     summary = (
         "A one-layer RNN and Transformers of growing depth learn hidden Markov processes whose exact answers are known. "
-        "The evaluation loss is the mean distance of a model's answers at one position from the exact answers: half the L1 "
-        "distance of distributions, or the Euclidean distance of vectors. " + EPOCHS
+        "The evaluation loss is the mean distance of a model's answers at one position from the exact answers: half "
+        "the L1 distance of distributions, or the Euclidean distance of vectors. " + EPOCHS
     )
     num_seeds = lab.Experiment.NUM_SEEDS
     run_columns = ("task", "layers")

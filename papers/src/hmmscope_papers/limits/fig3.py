@@ -132,8 +132,8 @@ def _lengths_figure(tables: lab.Tables) -> lab.Figure:
             f"The fit length is {which} the evaluation loss is below the error rate, in each of the last epochs. If the "
             "RNN fits the whole sequence, its line covers the dotted line at the sequence length. On tasks for which the "
             "paper claims at least 2^layers positions, a line shows this number, cut at the sequence length. The constant "
-            "answer is the mean of the exact answers. A ring marks a depth that has not converged: its fit length (mean "
-            "over seeds) changed by 7 % or more over the second half of training. Bands are 95 % intervals over seeds."
+            "answer is the mean of the exact answers. A ring marks a depth that has not converged: its mean fit length "
+            "changed by 7 % or more over the second half of training. Bands are 95 % intervals over seeds."
         ),
         panels=tuple(panels),
     )
@@ -299,9 +299,9 @@ def constant_depth(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measu
     deepest = each_task(fits.models(tables).where(layers=fits.deep(tables)), FORGETTING, best, "")
     short = [name for name, one in deepest.items() if one.value <= 0]
     depth = (
-        f"No depth fits all positions of {' and '.join(short)}, so more layers do not help"
+        f"At every depth the second largest loss on {' and '.join(short)} is at least 0.1, so more layers do not help"
         if short
-        else "Some depth fits all positions of each task"
+        else "On each task the second largest loss is below 0.1 at some depth"
     )
     starts = tables["fit-lengths"].where(
         predictor="model",

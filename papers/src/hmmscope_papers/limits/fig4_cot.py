@@ -37,8 +37,8 @@ class Figure4CoT(lab.Experiment):
     in_paper = "[Limits] Fig. 4, on blocks of 8 and 12", "The evaluation loss reduces dramatically with 8/12 block CoT"
     summary = (
         "A Transformer that is too shallow for its sequences receives its own answer after every b observations (block "
-        "chain-of-thought). With b = 1 it has to follow only one step of the process at a time. If b exceeds the number "
-        "of steps that it can follow, its answers are wrong and do not help."
+        "chain-of-thought). With b = 1 it has to follow only one step of the process at a time. If b exceeds the "
+        "number of steps that it can follow, its answers are wrong and do not help."
     )
     num_seeds = {"smoke": 2, "small": 3, "gpu": 3, "paper": 1}
     run_columns = ("task", "block_length")

@@ -280,9 +280,7 @@ def curriculum_shortens(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.
             effects[name] = lab.Effect.pooled(values, "log2(C * training time with curriculum / time without)")
         read = [ratio for ratio in (_ratio(pair, "tokens") for pair in pairs) if ratio is not None]
         tokens += [f"{name} {math.fsum(read) / len(read):.3f} ({stages} stages)"] if read else []
-    text = (
-        f"Training tokens with curriculum divided by tokens without curriculum: {'; '.join(tokens) or 'not recorded'}."
-    )
+    text = f"Training tokens with curriculum divided by tokens without: {'; '.join(tokens) or 'not recorded'}."
     text += f" log2(C * training time with curriculum / time without), C stages: {told(effects)}." if effects else ""
     stages = max((row["stages"] for row in ends), default=1)
     planned = math.log2(2 - 2.0 ** (1 - stages))  # stages of equally many steps, each twice as long as the one before

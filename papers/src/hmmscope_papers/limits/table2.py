@@ -57,8 +57,8 @@ class Table2(lab.Experiment):
     summary = (
         "A training pass (forward and backward) with block chain-of-thought is compared with an ordinary pass. The "
         "naive algorithm makes one pass over the whole sequence for each block; the two-phase algorithm first computes "
-        "the answers with a cache and without gradients, then makes one pass. Forward tokens and floating-point operations "
-        "are exact counts; times are taken in interleaved rounds. Nothing is trained."
+        "the answers with a cache and without gradients, then makes one pass. Forward tokens and floating-point "
+        "operations are exact counts; times are taken in interleaved rounds. Nothing is trained."
     )
     intervals = (
         "Counts are exact. Times are processor times, or wall times on a GPU. They are medians over rounds in which all "

@@ -119,9 +119,9 @@ def grid(scale: str, tasks: list[str], layers: list[int], **changes: Any) -> dic
     """Build configurations by label, for every task and every number of layers (0 for the RNN).
 
     Args:
-        scale: Name of the scale, see `limits_config`.
+        scale: See `limits_config`.
         tasks: Names in `TASKS`.
-        layers: Numbers of layers to build.
+        layers: Numbers of layers.
         changes: Further arguments of `limits_config`.
     """
     return {label_of(task, n): limits_config(scale, task, n, **changes) for task in tasks for n in layers}

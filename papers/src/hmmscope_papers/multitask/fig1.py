@@ -33,7 +33,7 @@ _WHOLE = {"samples": 512, "first_position": 4, "memory_lengths": [2, 4], "num_st
 
 @registry.experiment("multitask-fig1")
 class MultiTaskFig1(PoolFigure):
-    """Accuracy of all predictors on prompts of the pool, of held-out pairs of its parts and of new HMMs."""
+    """Accuracy of predictors on prompts of training HMMs, of held-out cycle-emission pairs and of unseen HMMs."""
 
     title = "Accuracy rises with demonstrations and along the test sequence"
     in_paper: tuple[str, str] | None = (
@@ -44,8 +44,8 @@ class MultiTaskFig1(PoolFigure):
         "RoFormers trained on prompts from pools of hidden Markov models predict fresh prompts of three kinds: from HMMs "
         "of the pool, from held-out pairs of a cycle and an emission of the pool, and from unseen HMMs. The pools differ "
         "in size, but the number of training tokens is equal, so each HMM is shown from a few times to thousands of times. "
-        "The model is compared with n-gram baselines in the prompt, the network that Theorem 1 constructs, the Bayes "
-        "mixture over the pool (retrieval), the mixture over all pairs of its parts, and the filter that knows the HMM."
+        "The model is compared with n-gram baselines, the network that Theorem 1 constructs, the Bayes mixture over "
+        "the pool (retrieval), the mixture over all cycle-emission pairs, and the filter that knows the HMM."
     )
     groups = {"predictions": ("demonstrations", "positions", "effects"), "setting": ("setting",)}
     of_all = ("accuracy",)
@@ -122,12 +122,12 @@ class MultiTaskFig1(PoolFigure):
 def effects(score: Score, pool: str, first_position: int) -> list[dict]:
     """Return the claims' differences, paired within prompts: (network, effect, pool, first_position, value, ...).
 
-    ``demonstrations`` is the accuracy with all demonstrations minus that without, at positions >= `first_position`.
-    ``length`` is the accuracy at the last position of the test sequence minus that at the first; ``length after one``
-    is the same difference from the second position. The other effects are measured after all demonstrations. ``loss
-    above the ceiling`` is the network's loss minus that of the known-component filter, in nats. ``gain over`` and
-    ``accuracy over`` compare loss and accuracy with the best n-gram baseline (counting) or the mixture over the pool
-    (retrieval).
+    ``demonstrations`` is the accuracy with all minus the accuracy with no demonstrations, at positions >=
+    `first_position`. ``length`` is the accuracy at the last minus the accuracy at the first position of the test
+    sequence; ``length after one`` subtracts the second position instead. Other effects are measured after all
+    demonstrations. ``loss above the ceiling`` is the network's loss minus the known-component filter's, in nats. ``gain
+    over`` (decrease of loss) and ``accuracy over`` (increase of accuracy) compare with the best n-gram baseline
+    (counting) or the mixture over the pool (retrieval).
     """
     late, last = score.positions >= first_position, last_sequence(score)
     end, none = last & late, (score.demonstrations == 0) & late
@@ -269,13 +269,13 @@ def high_accuracy(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measur
     model, optimum = (end.where(predictor=name) for name in ("model", "retrieval"))
     left = optimum.less(end.where(predictor=best))
     text = (
-        f"After all demonstrations the accuracy of the model is {found['model']}, that of the best n-gram baseline "
-        f"({best}) {found[best]}, and that of the Bayes mixture over the pool {found['retrieval']}."
+        f"Accuracy after all demonstrations: model {found['model']}, best n-gram baseline ({best}) {found[best]}, "
+        f"Bayes mixture over the pool {found['retrieval']}."
     )
     gap = lab.Gate.headroom(
         left.value if left else 0.0,
         lab.parameter(numbers, "room"),
-        "the accuracy of the optimum minus that of the best n-gram baseline",
+        "the accuracy of the optimum minus the accuracy of the best n-gram baseline",
     )
     tuned = lab.Gate("learned", NGRAMS[-1] in found, "the tuned n-gram baseline that mixes all orders was not measured")
     text += _beside(everything)
@@ -312,7 +312,7 @@ def rises_with_demonstrations(tables: lab.Tables, numbers: lab.RuleParameters) -
     (first, start), (last, end) = along[0], along[-1]
     text = (
         f"The accuracy of the model rises from {start:.3f} with {first} demonstrations to {end:.3f} with {last}, by "
-        f"{_rows(tables, 'demonstrations').effect()}; that of the Bayes mixture rises from {best[0][1]:.3f} to "
+        f"{_rows(tables, 'demonstrations').effect()}; the accuracy of the Bayes mixture rises from {best[0][1]:.3f} to "
         f"{best[-1][1]:.3f}. On unseen HMMs the accuracy of the model changes by "
         f"{_rows(tables, 'demonstrations', 'unseen').effect()}."
     )

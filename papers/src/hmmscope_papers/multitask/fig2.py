@@ -24,9 +24,9 @@ class MultiTaskFig2(PoolFigure):
     )
     summary = (
         "The demonstrations are permuted, and each attention logit from the last token of the test sequence is compared "
-        "with its value before, at the same key token. Whole demonstrations are permuted (A), or the position ids of "
-        "their tokens are permuted in all layers (B) or in one layer alone (C). Controls are the untrained model, "
-        "and the network of Theorem 1, whose gradient layers do not read positions."
+        "with its value before the permutation, at the same key token. Whole demonstrations are permuted (A), or the "
+        "position ids of their tokens are permuted in all layers (B) or in one layer alone (C). Controls are the "
+        "untrained model, and the network of Theorem 1, whose gradient layers do not read positions."
     )
     groups = {"shuffle": ("shuffle", "effects"), "setting": ("setting",)}
     #: The last three concern the constructed network, with the largest learning rate stable on the first prompts.
@@ -68,9 +68,9 @@ class MultiTaskFig2(PoolFigure):
     def drawn(self, tables: lab.Tables) -> list[lab.Figure]:
         rows = tables["shuffle"]
         size = (
-            "The variation is the standard deviation of a logit over permutations, divided by the mean size of a logit"
+            "The variation is the standard deviation of a logit over permutations, divided by the mean absolute logit"
         )
-        centred = f"{size}. Centred means that the mean over keys, which softmax ignores, is subtracted first. A layer "
+        centred = f"{size}. For centred logits, the mean over keys, which softmax ignores, is subtracted. Attention "
         raw = f"{size}. In the paper the variation is lower in upper layers. "
         change = (
             "The change is the total variation between the attention to demonstrations and its mean over permutations. "
@@ -80,7 +80,7 @@ class MultiTaskFig2(PoolFigure):
                 "centred-variation",
                 "cv_centred",
                 "Variation of centred attention logits by layer",
-                centred + "without variation depends only on content. ",
+                centred + "without this variation depends only on content. ",
             ),
             ("variation", "cv", "Variation of attention logits by layer", raw),
             ("attention-change", "attention_change", "Change of the attention under permutation, by layer", change),
@@ -109,8 +109,8 @@ def _stages(network: MultiTaskTransformer) -> dict[int, str]:
 def effects(values: ShuffleValues) -> list[dict]:
     """Return the claims' effects, averaged over heads per prompt: (effect, metric, value, low, high, samples).
 
-    ``lower less upper`` is the mean over the lower half of the layers minus that over the upper half; both halves omit
-    a middle layer. ``last less before`` is the value of the last layer minus that of the layer before.
+    ``lower less upper`` is the mean over the lower half of the layers minus the mean over the upper half; a middle
+    layer is omitted. ``last less before`` is the last layer's value minus the value of the layer before.
     """
     rows = []
     for metric in ("cv", "cv_centred", "attention_change"):
@@ -143,8 +143,8 @@ _METRICS = {"cv": "variation", "cv_centred": "centred variation", "attention_cha
 _EXPLAINED = (
     "A: whole demonstrations are permuted. B: position ids are permuted in all layers, so that upper layers read corrupted "
     "inputs. C: position ids are permuted in the measured layer alone. Each logit of the last token of the test sequence "
-    "is compared for the same key, an observation of a demonstration (in the network of Theorem 1, a regression "
-    "sample). In the last layer of that network, a token attends to its own position."
+    "is compared at the same key, an observation of a demonstration (in the network of Theorem 1, a regression "
+    "sample). In the last layer of that network, each token attends to itself."
 )
 
 
@@ -232,12 +232,12 @@ def _upper_layers(tables: lab.Tables, mode: str, begin: str, numbers: lab.Number
     for name, metric in _MEASURES.items():
         own = {n: _effects(tables, mode, "lower less upper", metric, n) for n in ("trained", "untrained")}
         gain = own["trained"].less(
-            own["untrained"], unit="variation in the lower half of the layers minus that in the upper half"
+            own["untrained"], unit="variation in the lower half of the layers minus variation in the upper half"
         )
         if gain is not None:
             gains[name] = gain
         parts.append(f"{own['trained'].effect()} for {name} ({own['untrained'].effect()} before training)")
-    text = f"{begin}, the variation of the lower half of the layers minus that of the upper half is {', '.join(parts)}."
+    text = f"{begin}, variation in the lower half of layers minus variation in the upper half is {', '.join(parts)}."
     return lab.Measurement(gains, text, gates=gates(tables, numbers), required=tuple(_MEASURES))
 
 

@@ -13,7 +13,7 @@ from hmmscope_papers.multitask.training_setting import PoolFigure, counting_rows
 
 @registry.experiment("multitask-fig3a")
 class MultiTaskFig3a(PoolFigure):
-    """Probes of the component and of the hidden state by layer, with exact and count-based references."""
+    """Probes by layer for the HMM and its hidden state, compared with the exact posterior and symbol counts."""
 
     title = "Accuracy of probes for the HMM and its hidden state, by layer"
     in_paper = "[MultiTask] §2.2", "Transformers gradually recognize the task identity across layers."
@@ -227,7 +227,7 @@ def state_before_task(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Me
         f"Probes reach 90 % of their maximum accuracy at layer {_onset(tables, 'state').value:.2g} for the hidden state, "
         f"and at layer {_onset(tables, 'component').value:.2g} for the HMM (means over seeds), which is "
         f"{rows.where(quantity='onset').effect()} layers later. Probes for the HMM reach 90 % of the rise above layer 0 "
-        f"{rows.where(quantity='onset above layer 0').effect()} layers later than those for the state, and their peak "
+        f"{rows.where(quantity='onset above layer 0').effect()} layers later than probes for the state, and their peak "
         f"{rows.where(quantity='peak').effect()} layers later."
     )
     effects = {name: effect for name, effect in found.items() if effect is not None}
@@ -267,7 +267,7 @@ def without_learning(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Mea
     text = (
         f"The best accuracy of a probe for the HMM is {best['untrained']:.2f} in the untrained model, "
         f"{counted['symbols']} from the frequencies of symbols alone ({counted['symbols and pairs']} with the frequencies "
-        f"of pairs), and {best['trained']:.2f} in the trained model. At the last layer training adds {gain.short()}."
+        f"of pairs), and {best['trained']:.2f} in the trained model. Training adds {gain.short()} at the last layer."
     )
     return lab.Measurement(gain, text)
 

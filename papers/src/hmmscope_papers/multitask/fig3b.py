@@ -62,7 +62,7 @@ class MultiTaskFig3b(PoolFigure):
 
 
 def gathering_layer(distance: int) -> int:
-    """Return the first layer of the construction with the token at a distance: ⌈log2(distance + 1)⌉.
+    """Return the first layer of the construction that holds the token `distance` steps back: ⌈log2(distance + 1)⌉.
 
     Source: [MultiTask] §4.2, proof of Theorem 1.
     """
@@ -213,7 +213,7 @@ def nearer_clearer(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measu
         f"{_listed(tables, 'trained', 'best accuracy')}, before training {_listed(tables, 'untrained', 'best accuracy')}. "
         f"It falls by {falls['trained'].effect()} per step back, before training by {falls['untrained'].effect()}."
     )
-    effect = (falls["trained"] - falls["untrained"]).effect("accuracy lost per step back")
+    effect = (falls["trained"] - falls["untrained"]).effect("accuracy lost per step back, trained minus untrained")
     return lab.Measurement(effect, text, gates=(*gates(tables, numbers), *_raised(tables, EARLIER[:2], numbers)))
 
 
@@ -224,7 +224,7 @@ def rise_and_fall(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measur
     for quantity in ("rise", "fall"):
         for k in EARLIER:
             own, before = (_rows(tables, network, quantity, k) for network in ("trained", "untrained"))
-            effect = own.less(before, unit="accuracy minus that of the untrained network")
+            effect = own.less(before, unit="change of accuracy, trained minus untrained")
             if effect is not None:
                 effects[f"{quantity} of {k} back"] = effect
     falls = ", ".join(_of(tables, "trained", "fall", k).short() for k in EARLIER)
@@ -250,7 +250,7 @@ def peak_moves_up(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measur
         f"{_slope(tables, 'trained', 'onset').effect()} layers per step back."
     )
     effect = (peaks["trained"] - peaks["untrained"]).effect(
-        "layers per step back", resolution=lab.parameter(numbers, "one_layer", _ONE_LAYER)
+        "layers per step back, trained minus untrained", resolution=lab.parameter(numbers, "one_layer", _ONE_LAYER)
     )
     return lab.Measurement(effect, text, gates=(*gates(tables, numbers), *_raised(tables, EARLIER, numbers)))
 
@@ -282,7 +282,7 @@ def without_training(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Mea
         f"{_listed(tables, 'trained', 'best accuracy')} after it."
     )
     return lab.Measurement(
-        best["trained"].less(best["untrained"], unit="accuracy at the best layer minus that of the untrained network"),
+        best["trained"].less(best["untrained"], unit="accuracy at the best layer, trained minus untrained"),
         text,
     )
 

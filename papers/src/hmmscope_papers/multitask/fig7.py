@@ -149,9 +149,9 @@ def uniform_rows(layout: PromptLayout, patterns: Patterns) -> list[dict]:
 def alignment(patterns: Patterns, layout: PromptLayout, gathering: dict[int, int]) -> tuple[list[dict], list[dict]]:
     """Return rows of the tables "alignment" and "effects" of a network.
 
-    "alignment" has the columns (constructed_layer, offset, layer, head, value, low, high): the head that attends most
-    to the position of each gathering head. "effects" has the columns (effect, value, low, high, samples): attention to
-    earlier tokens of the sequence in each half of the layers.
+    "alignment" has the columns (constructed_layer, offset, layer, head, value, low, high): for each gathering head, the
+    network's head that attends most to its position. "effects" has the columns (effect, value, low, high, samples):
+    attention to earlier tokens of the sequence in each half of the layers.
     """
     same = source_of_columns(layout) == SOURCES.index("earlier in its sequence")
     best_rows: list[dict] = []
@@ -173,10 +173,10 @@ def alignment(patterns: Patterns, layout: PromptLayout, gathering: dict[int, int
 
 
 def carried_rows(model: nn.Module, run: Run, place: Place, num_heads: int, num_samples: int) -> list[dict]:
-    """Return what ablation of a head costs: (what, ablated, value, low, high, samples).
+    """Return the costs of ablating a head: (what, ablated, value, low, high, samples).
 
     ``token`` is the decrease in accuracy of a probe for the previous token, ``loss`` the increase in loss in nats.
-    ``ablated`` is "head", or "others" for the mean over the other heads of its layer.
+    ``ablated`` is "head", or "others" for the mean over the other heads of the layer.
     """
     dataset, tap = run.dataset("probe"), attention_taps(model, "pattern")[place.layer - 1]
     asked = dataset.layout.predicted_observations
@@ -271,9 +271,9 @@ def _sources(rows: lab.Rows) -> lab.Figure:
         name="by-source",
         title="Attention of the last token, by kind of target",
         caption=(
-            "Curves show the fraction of the last token's attention that a kind of target receives, averaged over heads and "
-            "prompts, against depth. “Even attention” is the fraction of all positions that are of this kind. Lines are "
-            f"means and bands are 95 % intervals over {_seeds(rows)}."
+            "Curves show the fraction of the last token's attention that a kind of target receives, averaged over "
+            "heads and prompts, against the layer. “Even attention” is the fraction of positions of this kind. "
+            f"Lines are means and bands are 95 % intervals over {_seeds(rows)}."
         ),
         panels=tuple(panels),
     )
@@ -325,7 +325,7 @@ def lower_layers_look_nearby(tables: lab.Tables, numbers: lab.RuleParameters) ->
         f"before training the difference is {before.effect()}."
     )
     effect = both.less(
-        before, unit="fraction of attention in the lower half of the layers minus that in the upper half"
+        before, unit="fraction of attention in the lower half of the layers minus fraction in the upper half"
     )
     return lab.Measurement(effect, text, gates=gates(tables, numbers))
 
@@ -338,16 +338,16 @@ def copying_heads(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measur
     overlap, parts = {}, []
     for offset in offsets:
         own, before = (rows.where(offset=offset, network=network) for network in ("trained", "untrained"))
-        gain = own.less(before, unit="attention to the gathered position minus that of the untrained network")
+        gain = own.less(before, unit="attention to the gathered position, trained minus untrained")
         if gain is not None:
             overlap[f"{offset} back"] = gain
         layers = ", ".join(f"{found.value:g}" for found in own.estimates("layer").values() if found is not None)
-        parts.append(f"{own.effect()} for {offset} back ({before.effect()} before training; in layer {layers} by seed)")
+        parts.append(f"{own.effect()} for {offset} back ({before.effect()} before training; layers by seed: {layers})")
     in_order = rows.where(network="trained").per_seed(_in_order)
     text = (
         "A gathering head of the construction puts all its attention on one position. The attention of the network's best "
-        f"head to this position is {'; '.join(parts)}. In {sum(in_order.values())} of {len(in_order)} seeds no head for a "
-        "more distant position is in a lower layer than a head for a nearer one."
+        f"head to this position is {'; '.join(parts)}. In {sum(in_order.values())} of {len(in_order)} seeds the heads "
+        "for more distant positions are in the same or higher layers than the heads for nearer positions."
     )
     if not all(in_order.values()):  # a head below the one that it builds on gathers nothing
         text = f"{text} In the other seeds the heads cannot build on each other."
@@ -368,7 +368,8 @@ def gathering_head_carries(tables: lab.Tables, numbers: lab.RuleParameters) -> l
         rows = tables["carried"].where(network=network, what=what)
         return rows.where(ablated="head").estimates() - rows.where(ablated="others").estimates()
 
-    effect = (lost("trained") - lost("untrained")).effect("decrease of the accuracy for the token one back")
+    unit = "extra decrease of the accuracy for the previous token, trained minus untrained"
+    effect = (lost("trained") - lost("untrained")).effect(unit)
     text = (
         "The extra cost of a head is the effect of its ablation minus the mean effect of ablating another head of its "
         "layer. For the head that attends to the previous token, this extra cost is a decrease of "

@@ -1,9 +1,9 @@
 """Least squares on independent windows of a known process: its exact error, and a bound.
 
 Each demonstration gives one window x_i from the stationary distribution and its label y_i. E[y_i | x_i] = P_L(x_i) is
-the best prediction from L symbols, W_L the best linear one, and W_hat the least-squares solution. Sigma, its smallest
-nonzero eigenvalue alpha and B are those of `regression`. Least squares and gradient descent from zero are linear in the
-labels y_i, so that means and variances are sums over windows:
+the best prediction from L symbols, W_L x the best linear prediction, and W_hat the least-squares solution. `regression`
+defines Sigma, its smallest nonzero eigenvalue alpha, and B. Least squares and gradient descent from zero are linear in
+the labels y_i, so that means and variances are sums over windows:
 
     W^(T) x = (1/n) sum_i y_i (x_i^T f x),    f = Sigma^+ (1 - (1 - rate * Sigma)^T)
 """
@@ -50,7 +50,7 @@ def sample_counts(
 def counted_moments(windows: Windows, counts: Int64[Tensor, "*draw window symbol"]) -> LeastSquares:
     sizes = counts.sum((-2, -1)).flatten()
     number = int(sizes[0])
-    require(number >= 1, "counts", "must contain a sample", number)
+    require(number >= 1, "counts", "must contain at least one sample in each draw", number)
     require(bool((sizes == number).all()), "counts", "must contain equally many samples in each draw", sizes.tolist())
     share = counts.double() / number
     weighted = windows.features * share.sum(-1, keepdim=True)
@@ -73,7 +73,7 @@ class ExpectedFit:
 def expected_fit(
     windows: Windows, counts: Int64[Tensor, "*draw window"], filter_FF: Float64[Tensor, "*draw feature feature"]
 ) -> ExpectedFit:
-    """Compute the exact mean and variance over labels of W = B f.
+    """Compute the exact mean and variance over labels of W x, W = B f.
 
     Args:
         windows: windows of the process.
@@ -113,13 +113,13 @@ def expected_total(histories: Histories, windows: Windows, fit: ExpectedFit) -> 
 
 
 def generalisation_bound(problem: LeastSquares, memory_length: int, misfit: float) -> float:
-    """Bound the square root of E||(W_hat - W_L) x||^2 over labels, for windows x in the range of Sigma.
+    """Return a bound on the square root of E||(W_hat - W_L) x||^2 over labels, for windows x in the range of Sigma.
 
     sqrt((L / alpha) * (rank / n + misfit)),     misfit = (1/n) sum_i ||P_L(x_i) - W_L x_i||^2
 
-    With b_i = P_L(x_i) - W_L x_i and label noise e_i, (W_hat - W_L) x = (1/n) sum_i (e_i + b_i) x_i^T Sigma^+ x, and
-    ||Sigma^{+1/2} x||^2 <= L / alpha. The mean square of (1/n) sum_i e_i x_i^T Sigma^{+1/2} is at most rank / n; with b
-    in place of e, it is at most (1/n) sum_i ||b_i||^2.
+    Proof. With b_i = P_L(x_i) - W_L x_i and label noise e_i, (W_hat - W_L) x = (1/n) sum_i (e_i + b_i) x_i^T Sigma^+ x,
+    and ||Sigma^{+1/2} x||^2 <= L / alpha. The mean square of (1/n) sum_i e_i x_i^T Sigma^{+1/2} is at most rank / n,
+    that of (1/n) sum_i b_i x_i^T Sigma^{+1/2} at most `misfit`.
 
     Source: [MultiTask] Theorem 1 (Appendix D) with explicit constants, for independent samples.
     """
@@ -177,7 +177,8 @@ def check_bound(
     """
     problem, length = counted_moments(windows, counts), windows.memory_length
     largest = float(problem.largest)
-    require(0 < rate <= (1 + 1e-12) / largest, "rate", f"must be in (0, {1 / largest:g}]", rate)
+    rule = f"must be in (0, {1 / largest:g}], up to 1 / the largest eigenvalue of Sigma"
+    require(0 < rate <= (1 + 1e-12) / largest, "rate", rule, rate)
     number_H, covered_N = histories.windows(length), problem.in_range(windows.features)
     kept_H = histories.probability * covered_N[number_H]
     kept_N = torch.zeros(len(covered_N), dtype=torch.float64).index_add(0, number_H, kept_H)

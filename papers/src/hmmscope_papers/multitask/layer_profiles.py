@@ -19,7 +19,7 @@ def onset_layer(curves: Curves, *, above_first: bool = False) -> Curves:
 
     Args:
         curves: one curve (layer,), or several (curve, layer).
-        above_first: True measures values above that of layer 0.
+        above_first: True first subtracts the value of layer 0.
 
     Source: this project; [MultiTask] Fig. 3 shows curves without a rule.
     """
@@ -40,7 +40,7 @@ def at_layer(curves: Curves, layers: Curves) -> Curves:
 
 
 def cross_fitted(by_sample: Curves, statistic: Callable[[Curves, Curves], Curves], *, seed: int = 0) -> Curves:
-    """Choose layers on one half of the samples, and compute a statistic at these layers on the other half.
+    """Return a statistic at layers chosen on the other half of the samples, averaged over both halves.
 
     Args:
         by_sample: values (sample, layer).

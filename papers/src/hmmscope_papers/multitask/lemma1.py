@@ -40,9 +40,9 @@ class Lemma1(lab.Experiment):
     )
     summary = (
         "Lemma 1 of [MultiTask] states that the prediction from the last L observations approaches the exact one at a "
-        "geometric rate in L, which depends on the observability coefficient γ. The distance between the two is computed "
-        "by summing over all histories, for processes of chosen γ; for γ close to zero, it is measured on long sampled "
-        "histories."
+        "geometric rate in L, which depends on the observability coefficient γ. The distance between these predictions "
+        "is computed by summing over all histories, for processes of chosen γ; for γ close to zero, it is measured on "
+        "long sampled histories."
     )
     intervals = "Intervals are 95 % intervals over processes, or over independent sets of sampled histories."
     groups = {
@@ -225,8 +225,8 @@ def geometric(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measuremen
         unit="fraction of processes",
     )
     text = (
-        f"In the process with the slowest decay, of {len(rates)}, the error falls by "
-        f"{min(row['rate'] for row in rates):.3f} nats per observation. In all processes the error stays within a factor "
+        f"In the process with the slowest decay (of {len(rates)} processes), the logarithm of the error falls by "
+        f"{min(row['rate'] for row in rates):.3f} per observation. In all processes the error stays within a factor "
         f"of {math.exp(max(row['residual'] for row in rates)):.2f} of an exponential."
     )
     return lab.Measurement(held, text)

@@ -60,7 +60,7 @@ def multitask_config(scale: str, num_parts: int, **changes: dict[str, Any]) -> d
 
     Args:
         scale: "smoke", "small", "medium", "gpu" or "paper".
-        num_parts: number K of cycles and emissions; 0 for the paper's pool.
+        num_parts: number K of cycles and of emissions; 0 for the paper's pool.
         changes: changes to the sections ``process``, ``layout``, ``model`` and ``training``.
 
     Source: [MultiTask] App. B.1 (8192 HMMs of 128 states and 16 symbols; 131,072 prompts, each once; 16 layers, 16
@@ -75,12 +75,12 @@ def multitask_config(scale: str, num_parts: int, **changes: dict[str, Any]) -> d
 
 
 def multitask_plan(scale: str, parts: list[int], cycles: list[str] | None = None) -> dict[str, dict[str, Any]]:
-    """Return the models by label: one for each K in `parts`, and one with the last K for each kind in `cycles`.
+    """Return configurations by label: every K in `parts` with the first of `cycles`, the last K with the others.
 
     Args:
         scale: see `multitask_config`.
         parts: values of K.
-        cycles: further kinds of cycles, such as ``"12/6"`` for 12 states and 6 symbols.
+        cycles: kinds of cycles, such as ``"12/6"`` for 12 states and 6 symbols (default: one).
 
     Raises:
         InputError: a kind of cycles is invalid.
@@ -89,9 +89,8 @@ def multitask_plan(scale: str, parts: list[int], cycles: list[str] | None = None
     found = {}
     for own in cycles:
         sizes = own.split("/")
-        require(
-            len(sizes) == 2 and all(map(str.isdecimal, sizes)), "plan.cycles", "must be like 12/6 (states/symbols)", own
-        )
+        good = len(sizes) == 2 and all(map(str.isdecimal, sizes))
+        require(good, "plan.cycles", "must be states/symbols, such as 12/6", own)
         process = {"num_states": int(sizes[0]), "num_symbols": int(sizes[1])}
         for k in parts if own == cycles[0] else parts[-1:]:
             name = f"K = {k}" if k else "model"

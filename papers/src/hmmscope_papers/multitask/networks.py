@@ -195,7 +195,7 @@ def error_bound(
 
     generalisation_bound: of `independent_windows`, on ||(W_hat - W_L) x|| over labels
     optimisation_bound:   sqrt(L) |W_hat| (1 - rate alpha)^T
-    estimation_bound:     their sum;   bound: estimation_bound + memory + misspecification
+    estimation_bound:     sum of both; bound: estimation_bound + memory + misspecification
 
     Source: [MultiTask] Theorem 1 with explicit constants.
     """
@@ -243,7 +243,7 @@ def step_rows(
     num_steps: int,
     num_futures: int | None = None,
 ) -> tuple[list[dict], dict]:
-    """Return max ||(W_hat - W^(s)) x|| per gradient layer, its bound, and the fitted rate."""
+    """Return max ||(W_hat - W^(s)) x|| by gradient layer s, its bound, and the fitted decay rate."""
     samples = RegressionSamples.of(demonstrations, num_symbols, memory_length, num_futures or 1)
     problem = samples.problem()
     rate = 1 / float(problem.largest)
@@ -368,7 +368,7 @@ def block_shuffle_rows(
 
     Returns:
         Rows (layer, head, value, content): `value` is the standard deviation over permutations relative to the size of
-        a logit, `content` the same over `others`. In layer 0 they are the largest change of the prediction.
+        a logit, `content` the same over `others`. In layer 0, both are the largest change of the prediction.
     """
     number, length = demonstrations.shape
     names, generator = attention_taps(net, "logits"), torch_generator(seed, "shuffle")

@@ -72,7 +72,7 @@ def pools_of(run: Run) -> dict[str, Process]:
 
 
 def observers_of(run: Run) -> dict[str, Process]:
-    """Return the pools of two Bayes mixtures: ``retrieval`` (the run's pool) and ``prior`` (all pairs)."""
+    """Return the pools of two Bayes mixtures: ``retrieval`` (the run's pool), ``prior`` (all cycle-emission pairs)."""
     found: dict[str, Process] = {"retrieval": run.process}
     if pairs := as_composed_cycles(run.process):
         found["prior"] = replace(pairs.spec, pool="all").build()
@@ -167,7 +167,7 @@ def smoothed(mixture: Mixture, share: float) -> Mixture:
 def constructed_measures(
     dataset: ProcessDataset, score: Score, sizes: dict[str, Any]
 ) -> dict[str, dict[str, NDArray[np.float64]]]:
-    """Return the accuracy of Theorem 1's network by predictor ``theorem1-<memory length>``; NaN without a window."""
+    """Return the accuracy of Theorem 1's networks ``theorem1-<memory length>``; NaN where the window is incomplete."""
     observations = dataset[0 : sizes["samples"]].observations
     judged = torch.from_numpy(dataset.layout.predicted_observations)
     found = {}

@@ -36,9 +36,9 @@ class Quickstart(lab.Experiment):
         "Does a model that predicts well memorise its HMMs, or does it learn from the prompt? Two small decoders are "
         "trained on equally many prompts: demonstrations from one hidden Markov model of a pool, then a test sequence of "
         "the same model. The memoriser has a small pool, and sees each HMM more than a thousand times; the learner sees "
-        "each HMM of a large pool about fifteen times. Both are evaluated on HMMs of their pool, on held-out pairs of its "
-        "parts, and on unseen HMMs. They are compared with tuned n-gram baselines, with retrieval from the pool, and with "
-        "the filter that knows the HMM."
+        "each HMM of a large pool about fifteen times. Both are evaluated on HMMs of their pool, on held-out pairs of "
+        "a cycle and an emission, and on unseen HMMs. They are compared with tuned n-gram baselines, with retrieval "
+        "from the pool, and with the filter that knows the HMM."
     )
     num_seeds = {"smoke": 1, "small": 1, "gpu": 1, "paper": 1}
     groups = {"measurements": ("in-context", "effects", "layers", "training")}
@@ -225,12 +225,12 @@ def layers_hold(tables: lab.Tables) -> lab.Measurement:
     )
     one = best["previous-1"]
     if one["share"] is None:
-        return lab.Measurement(None, f"{said}; the effect of training is not identifiable.")
+        return lab.Measurement(None, f"{said}. The controls are too accurate to show an effect of training.")
     share = lab.Effect(
         value=one["share"],
         low=one["share_low"],
         high=one["share_high"],
-        unit="of the controls' error, token one back",
+        unit="of controls' error removed, one step back",
     )
     return lab.Measurement(share, f"{said}.")
 
@@ -252,10 +252,10 @@ def _better(tables: lab.Tables, than: str) -> lab.Measurement:
         beside = "counting"
     sides = _side(nats), _side(right)
     says = {(1, 1): "Yes", (1, 0): "In nats alone", (0, 1): "In accuracy alone", (0, 0): "No difference is seen"}
+    other = "n-gram baseline" if than == "counting" else than
     text = (
-        f"{says.get(sides, 'No')}: loss {losses['model']:.2f} nats, {'n-gram baseline' if than == 'counting' else than} "
-        f"{losses[beside]:.2f}; accuracy {accuracies['model']:.2f}, {'n-gram baseline' if than == 'counting' else than} "
-        f"{accuracies[beside]:.2f}, {right} higher."
+        f"{says.get(sides, 'No')}: model {losses['model']:.2f} nats, {other} {losses[beside]:.2f} nats; "
+        f"accuracies {accuracies['model']:.2f} and {accuracies[beside]:.2f}, difference {right}."
     )
     return lab.Measurement(nats, text)
 

@@ -57,7 +57,7 @@ SHAPE = {"num_demonstrations": 12, "demonstration_length": 6, "test_length": 6}
 
 
 def process(instance: int) -> HMM:
-    """Return an HMM of four states in two groups, rank 2, with observability 0.6 and stationary start.
+    """Return a stationary HMM of four states in two groups, with rank 2 and observability 0.6.
 
     Instance 0 is a fixed process with second eigenvalue 0.52; the others are random.
     """
@@ -283,7 +283,7 @@ def _failure_figure(tables: lab.Tables) -> lab.Figure:
         caption=(
             "Left: distance from least squares if each gradient layer has only some of its heads; lines are medians and "
             "bands are ranges over processes. Right: fraction of history slots with a wrong token if positions are random "
-            "vectors and the shift matrix is the best possible one, against the number of coordinates of the vectors."
+            "vectors with a least-squares shift matrix, against the number of coordinates of the vectors."
         ),
         panels=(
             lab.lines("Heads", *of_heads, x_label="gradient layers", y_label="distance from least squares", log_y=True),
@@ -383,11 +383,11 @@ def content(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measurement:
     )
     least = min(row["content"] for row in upper if not row["layer"])
     text = (
-        f"In {len(upper.values('instance'))} prompts, each of its own process, the logits of the gathering layers vary by "
-        f"{early.short()} of their size when demonstrations are permuted. The logits of the layers above and the "
-        f"prediction then vary by at most {max(row['value'] for row in upper):.1e}. With other demonstrations at the same "
-        f"positions, the logits of the layers above vary by {said.short()} of their size, and the prediction by at least "
-        f"{least:.2g}. The logits of the gathering layers then vary by at most {max(row['content'] for row in lower):.1e}."
+        f"In {len(upper.values('instance'))} prompts of different processes, permuted demonstrations change the logits "
+        f"of gathering layers by {early.short()} of their size, and the logits of the layers above and the prediction "
+        f"by at most {max(row['value'] for row in upper):.1e}. Other demonstrations at the same positions change the "
+        f"logits of the layers above by {said.short()} of their size, the prediction by at least {least:.2g}, and the "
+        f"logits of the gathering layers by at most {max(row['content'] for row in lower):.1e}."
     )
     held = always(
         upper,

@@ -40,7 +40,7 @@ STEPS_LENGTH = 8
 def process(instance: int) -> HMM:
     """Return an HMM of three states and two symbols, observable from two symbols but not from one.
 
-    Instance 0 is cyclic, with observability 0 of one symbol and 0.319 of two; the others are random with stationary start.
+    Instance 0 is cyclic, with observability 0 of one symbol and 0.319 of two; the others are random and stationary.
     """
     if instance == 0:
         transition = [[0.1, 0.8, 0.1], [0.1, 0.1, 0.8], [0.8, 0.1, 0.1]]
@@ -228,7 +228,7 @@ def depth(tables: Tables) -> Measurement:
         return sizes and row["gather_error"] == 0
 
     text = (
-        f"{sum(map(right, rows))} of {len(rows)} networks have the stated layers and heads and gather exactly, "
-        f"with k up to {max(rows.values('futures'))}."
+        f"{sum(map(right, rows))} of {len(rows)} networks, with k up to {max(rows.values('futures'))}, have the stated "
+        "numbers of layers and heads and gather exactly."
     )
     return Measurement(always(rows, right, "memory_length", "futures", "steps", unit="fraction of networks"), text)

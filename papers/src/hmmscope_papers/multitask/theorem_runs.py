@@ -86,10 +86,11 @@ def sample_figure(tables: lab.Tables) -> lab.Figure:
         title="Error by number of demonstrations",
         caption=(
             "Curves show root mean square errors over processes and sets of demonstrations, one window each, after the "
-            "last gradient layer. Left: distance from the best linear prediction, the bound on it, its limit for infinitely "
+            "last gradient layer. Left: distance from the best linear prediction, its bound, its limit for infinitely "
             "many steps, and its value σ √(r/n) if the noise (variance σ²) of n samples of rank r were independent. Right: "
-            "distance from the exact distribution given the whole history, and its bound; with many samples the errors from "
-            "the short memory and the linear form remain. Sets whose windows do not span all windows are omitted."
+            "distance from the exact distribution given the whole history, and its bound; with many samples the errors "
+            "from the short memory and the linear form remain. Sets of demonstrations whose windows do not span all "
+            "windows are omitted."
         ),
         panels=(
             panel("Estimation", "estimation", "estimation_bound", "||(W(T) − W_L) x||, r.m.s.", *limits),
@@ -108,7 +109,7 @@ def memory_figure(rows: lab.Rows) -> lab.Figure:
             "Curves show the root mean square distance from the exact distribution of the next symbols, over all histories, "
             "against the memory L; lines are medians and bands are ranges over processes. With infinitely many samples the "
             "errors from the short memory and from the linear form of the prediction remain; with few samples a longer "
-            "window costs more than it gains."
+            "window can increase the error."
         ),
         panels=(
             lab.lines(
@@ -184,8 +185,8 @@ def _descent(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measurement
     weights, law = (max(row[column] for row in exact) for column in ("weights_error", "prediction_error"))
     text = (
         f"In {len(exact)} networks the weights after every layer differ from plain gradient descent by at most "
-        f"{weights:.1e} at every position, and predictions by {law:.1e}. The predictions of variants "
-        f"differ from it as follows: {', '.join(f'{name} by {value:.0e}' for name, value in others.items())}."
+        f"{weights:.1e} at every position, and predictions by {law:.1e}. Predictions of variants differ from plain "
+        f"gradient descent by at most {', '.join(f'{value:.0e} ({name})' for name, value in others.items())}."
     )
     kinds = ("instance", "memory_length", "futures")
     return lab.Measurement(always(exact, same, *kinds, unit="fraction of processes and windows"), text)
@@ -195,8 +196,8 @@ def _steps(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measurement:
     most = max(tables["steps"].values("steps")) / lab.parameter(numbers, "layers_to_see", LAYERS_TO_SEE)
     rates = lab.Rows(row for row in tables["step-rates"] if row["condition"] <= most)
     text = (
-        f"{max(tables['steps'].values('steps'))} layers show the rate of a process with a condition number of at most "
-        f"{most:.1f}; {len(rates)} of {len(tables['step-rates'])} processes have such a number."
+        f"With {max(tables['steps'].values('steps'))} gradient layers the rate can be measured in processes with a "
+        f"condition number of at most {most:.1f}: {len(rates)} of {len(tables['step-rates'])} processes."
     )
     if not rates:
         return lab.Measurement(None, text)
@@ -222,10 +223,9 @@ def _bounds(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measurement:
     largest = {part: max(row[part] for row in shares) for part in parts}
     text = (
         "After every layer the distance from least squares is at most "
-        f"{max(row['error'] / row['bound'] for row in steps):.2f} of its bound. Over sets of demonstrations, the root "
-        f"mean square of the generalisation error is at most {largest['generalisation']:.2f} of its bound, that of "
-        f"generalisation and optimisation together {largest['estimation']:.2f}, and that of the total error "
-        f"{largest['total']:.2f}."
+        f"{max(row['error'] / row['bound'] for row in steps):.2f} of its bound. Root mean square errors over sets of "
+        f"demonstrations are at most these fractions of their bounds: generalisation {largest['generalisation']:.2f}, "
+        f"generalisation and optimisation together {largest['estimation']:.2f}, total {largest['total']:.2f}."
     )
     return lab.Measurement(effects, text)
 

@@ -1,4 +1,4 @@
-"""The setting in which claims of [MultiTask] about trained models can be decided, and gates that require this setting.
+"""The setting in which claims of [MultiTask] about trained models can be decided: preconditions that require it.
 
 The paper trains on 16 prompts of each of 8192 HMMs, too few to memorise them. In a small pool, HMMs can be retrieved or
 identified by symbol counts.
@@ -283,7 +283,7 @@ def right_beyond_counting(tables: Tables, numbers: Numbers = None) -> Gate:
     if found is None:
         return Gate("learned", False, "the accuracy above the best n-gram baseline is not recorded")
     least = -math.inf if found.low is None else found.low
-    said = f"the accuracy of the model exceeds that of the best in-context n-gram baseline by {found}"
+    said = f"the accuracy of the model exceeds the accuracy of the best in-context n-gram baseline by {found}"
     is_open = least >= parameter(numbers, "right", RIGHT)
     return Gate(
         "learned",
