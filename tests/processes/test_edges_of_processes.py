@@ -163,7 +163,9 @@ def test_a_process_that_has_changed_is_told_by_twelve_digits(tmp_path: Path) -> 
     with pytest.raises(DamagedError, match=said):
         registry.build_spec("process", spec | {"digest": other}, "process").build()
     given = registry.build_spec("process", {"name": "given", "kind": "HMM", "digest": other}, "process")
-    with pytest.raises(InputError, match=rf"the HMM object with digest {other[:12]} is not stored here; pass it again"):
+    with pytest.raises(
+        InputError, match=rf"the HMM object with digest {other[:12]} is not in this configuration; pass it again"
+    ):
         given.build()
 
 

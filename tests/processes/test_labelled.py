@@ -101,7 +101,9 @@ def test_ginc_fields():
     frozen = hs.make_process("ginc", stay=1.0, num_components=1, num_properties=3, num_entities=3)
     batch = sampled(frozen, 10, 20)
     assert (batch.states % 3 == batch.states[:, :1] % 3).all()  # entities keep their place
-    refuses(lambda: hs.make_process("ginc", num_properties=40, num_entities=40), "num_entities: must give at most 1024")
+    refuses(
+        lambda: hs.make_process("ginc", num_properties=40, num_entities=40), "num_entities: num_properties * num_en"
+    )
     refuses(lambda: hs.make_process("ginc", num_symbols=1), "num_symbols: must be in [2, 65536]")
     refuses(lambda: hs.make_process("ginc", temperature=0), "temperature: must be positive")
 

@@ -48,7 +48,7 @@ class PriorProcess(NamedTuple):
     """The process that the Bayes-optimal predictor assumes.
 
     Attributes:
-        process: assumed process of the samples.
+        process: process that is assumed to generate the samples.
         weight: probability, under `process`, of the pool that in fact generates the samples.
     """
 

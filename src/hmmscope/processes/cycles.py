@@ -116,9 +116,9 @@ def _generate(permutations_AS: Int64[Tensor, "action state"], order: int) -> boo
 
 
 def never_meeting_pairs(cycles_AS: Int64[Tensor, "action state"]) -> list[tuple[int, int]]:
-    """Return pairs of starts that never meet under the same actions, each moving forward or backward.
+    """Return pairs of states from which two copies never meet under the same actions, each moving forward or backward.
 
-    Beliefs from the two starts of a pair stay distinct forever.
+    Beliefs from the two states never overlap.
     """
     num_states = cycles_AS.shape[1]
     moves = [(cycle, cycle.argsort()) for cycle in cycles_AS]

@@ -21,7 +21,7 @@ def shipped_processes() -> dict[str, Path]:
 def load_process(source: object, *, allow_drop_tiny: bool = False) -> Process:
     """Load a process from a shipped name (``"umbrella"``) or a .json, .npz or .safetensors file.
 
-    A mixture in safetensors stays memory-mapped: do not change the file while the mixture is in use.
+    A mixture from safetensors stays memory-mapped: do not change its file while the mixture is in use.
 
     Raises:
         InputError: the file or name does not exist, its ending, format or a field is unknown, or arrays are invalid.

@@ -60,8 +60,8 @@ class ObjectSpec:
     def build(self) -> Process:
         if self.process is None:
             raise InputError(
-                f"process: the {self.kind} object with digest {self.digest[:12]} is not stored here; pass it again, or "
-                "save it and pass its path"
+                f"process: the {self.kind} object with digest {self.digest[:12]} is not in this configuration; pass it "
+                "again, or save it and pass its path"
             )
         process: Process = self.process
         return process

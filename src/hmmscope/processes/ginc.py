@@ -38,7 +38,8 @@ class GINCSpec:
         for field in ("num_components", "num_properties", "num_entities", "num_permutations"):
             require(getattr(self, field) >= 1, field, "must be at least 1", getattr(self, field))
         require(2 <= self.num_symbols <= 65536, "num_symbols", "must be in [2, 65536]", self.num_symbols)
-        require(self.num_properties * self.num_entities <= 1024, "num_entities", "must give at most 1024 states", self)
+        rule = "num_properties * num_entities must be at most 1024"
+        require(self.num_properties * self.num_entities <= 1024, "num_entities", rule, self)
         require(self.temperature > 0, "temperature", "must be positive", self.temperature)
         require(0 <= self.stay <= 1, "stay", "must be in [0, 1]", self.stay)
 

@@ -247,7 +247,7 @@ class HeaderCyclesSpec(HeaderSpec):
     """A new HMM with a noisy cycle for each sample, with probabilities in multiples of 1/denominator.
 
     Attributes:
-        follow: the weight of the cycle in each transition row is uniform on [follow, 1].
+        follow: the weight of the cycle's next state in each transition row is uniform on [follow, 1].
         show: the weight of the state's symbol in each emission row is uniform on [show, 1].
     """
 

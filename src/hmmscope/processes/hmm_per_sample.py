@@ -71,7 +71,7 @@ class HMMPerSample(Process):
     def file_texts(self) -> dict[str, Any]:
         name = getattr(self.spec, "name", None)
         if name is None:
-            raise InputError("path: the pool cannot be saved, because its spec is not registered; use registry.process")
+            raise InputError("path: register the pool's spec with hmmscope.registry.process before you save the pool")
         return {"spec": {"name": name, **spec_to_data(self.spec)}}
 
     @classmethod

@@ -266,7 +266,7 @@ def steady_step(process: LinearSystem, *, tolerance: float = 1e-14, max_steps: i
 
 
 def forgetting_factor(process: LinearSystem) -> float:
-    """Compute the factor by which a step shrinks errors in the mean: the spectral radius of (1 - K B) A.
+    """Compute the spectral radius of (1 - gain @ output) @ transition, by which a step shrinks errors in the mean.
 
     For orthogonal matrices and unit noise, the factor is 1 - 1 / golden ratio.
     """

@@ -151,7 +151,7 @@ class LinearGaussian(VectorProcess):
             ("forgetting", f"{steady(forgetting_factor(self)):z.6f} of an error in the mean remains after one step"),
             (
                 "least error",
-                f"{steady(variance):z.6f} squared error per coordinate of the best steady-state prediction",
+                f"{steady(variance):z.6f} mean squared error per coordinate of the best steady-state prediction",
             ),
         ]
 

@@ -51,7 +51,7 @@ class Quantiser:
             shape: required shape; None for any positive size.
 
         Raises:
-            InputError: the shape is wrong, an entry is negative or not finite, or a row sum is off 1 by over 1e-6.
+            InputError: the shape is wrong, an entry is negative or not finite, or a row sum is not 1 within 1e-6.
         """
         array = as_float64(name, rows)
         require_shape(name, array, shape)

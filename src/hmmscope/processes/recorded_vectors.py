@@ -48,14 +48,14 @@ class RecordedVectors(RecordedSequences, VectorProcess):
     ) -> None:
         if min_variance is not None:
             require_real("min_variance", min_variance)
-            require(0 < min_variance < 1, "min_variance", "must be a fraction of variances in (0, 1)", min_variance)
+            require(0 < min_variance < 1, "min_variance", "must be in (0, 1), a fraction of the variance", min_variance)
         self.data, self.num_symbols, self.split_seed = data, data.rows.shape[1], split_seed
         self.min_variance = min_variance
         self.title, self.read_options = title or data.how, data.read_options
         self._pieces = {}
 
     def in_pieces(self, length: int | None = None) -> "RecordedVectors":
-        """Cut the sequences into pieces of at most `length` steps (default: cut only fewer than three sequences)."""
+        """Cut the sequences into pieces of at most `length` steps (default: only if there are fewer than three)."""
         lengths = self.data.lengths.tolist()
         if length is None:
             size = max(lengths) if len(lengths) >= 3 else block_length(sum(lengths))

@@ -69,7 +69,7 @@ def with_durations(initial: object, transition: object, durations: object) -> Du
 
 
 class Visits(NamedTuple):
-    """State names, the state of each pair (state, remaining steps), and arrays (S, S), (S, D) and (S, V)."""
+    """State names, the state of each pair (state, remaining steps), and arrays of a `SemiMarkovHMM`."""
 
     names: tuple[str, ...]
     of: Int64[Tensor, " pair"]
@@ -154,8 +154,8 @@ class SemiMarkovHMM(Process):
 class SemiMarkovSpec:
     """A random semi-Markov chain; predictors must count the steps in the current state.
 
-    Visits of state i last 1 + Binomial(longest - 1, (i + 1) / (S + 1)) steps; the next
-    state is another one, from Dirichlet(1) rows.
+    Visits of state i last 1 + Binomial(longest - 1, (i + 1) / (S + 1)) steps;
+    transition rows over the other states are Dirichlet(1).
 
     Source: after Yu (2010).
 

@@ -39,7 +39,7 @@ class SwitchingResult(Shown):
         predicted_observation, next_observation: E[o_t | o_0..o_{t-1}] and E[o_{t+1} | o_0..o_t].
         log_likelihood_terms: log density of o_t given the past (batch, time), nats.
         log_likelihood: sum of `log_likelihood_terms` over time (batch,).
-        num_exact: number of exact first results.
+        num_exact: number of first observations with exact results.
         error: absolute change of `log_likelihood` (batch,) if merging ignores one more past mode; usually an upper
             bound of the error of `log_likelihood`; None if not requested.
     """
