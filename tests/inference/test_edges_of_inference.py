@@ -272,7 +272,7 @@ def test_what_has_no_such_answer_says_so(monkeypatch: pytest.MonkeyPatch, unchec
     monkeypatch.setitem(sys.modules, "scipy.optimize", None)
     assert chains.matching(np.ones((2, 1, 1))).tolist() == [[0], [0]]
     with pytest.raises(
-        InputError, match=r"posterior: matching state labels needs SciPy; run: pip install 'hmmscope\[hmm\]'"
+        InputError, match=r"posterior: matching state labels needs SciPy; run pip install 'hmmscope\[hmm\]'"
     ):
         chains.matching(np.ones((2, 2, 2)))
 

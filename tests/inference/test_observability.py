@@ -213,7 +213,7 @@ def test_without_scipy(monkeypatch):
     """Closed forms and bounds remain; else one line says what is missing."""
     monkeypatch.setitem(sys.modules, "scipy.optimize", None)
     wide = emitting([[0.6, 0.2, 0.1, 0.1], [0.1, 0.6, 0.2, 0.1], [0.1, 0.1, 0.2, 0.6]])
-    with pytest.raises(ResourceError, match=r"^observability: needs SciPy; pip install 'hmmscope\[hmm\]'$"):
+    with pytest.raises(ResourceError, match=r"^observability: needs SciPy; run pip install 'hmmscope\[hmm\]'$"):
         hs.observability(wide)
     found = hs.observability(wide, method="bounds")
     assert found.lower < 0.5 <= found.upper + QUANTISED

@@ -28,7 +28,7 @@ from hmmscope.schema import is_count, require
 class GaussianMixtureHMM(EmissionHMM):
     """HMM with Gaussian mixture emissions.
 
-    observation_t ~ sum_k weights[state_t, k] N(means[state_t, k], covariance of (state_t, k)), Y coordinates
+    observation_t ~ sum_k weights[state_t, k] N(centres[state_t, k], covariance of (state_t, k)), Y coordinates
 
     Source: Juang, Levinson and Sondhi (1986); covariance types as in hmmlearn.
 
@@ -90,7 +90,7 @@ class GaussianMixtureHMM(EmissionHMM):
 
     @cached_property
     def spread(self) -> Tensor:
-        """Variances or covariance matrices by (state, gaussian)."""
+        """Variances or covariance matrices of all Gaussians, ordered by state."""
         if self.covariance_type == "tied":
             return self.covariances.repeat_interleave(self.num_gaussians, 0)
         return spread_of(self.covariance_type, self.covariances.flatten(0, 1), self._flat)

@@ -13,7 +13,7 @@ from hmmscope.kernels.products import FLAGS, LANES, wide
 
 
 class HeadBuffers(NamedTuple):
-    """Work arrays of one head and one group of SIMD lanes, of shape (step, head width, lane)."""
+    """Work arrays of one head and one group of SIMD lanes: (step, head width, lane), but `p` and `ds` are flat."""
 
     q: X3
     k: X3

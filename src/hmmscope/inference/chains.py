@@ -134,7 +134,7 @@ def matching(agreement: Array, orders: NDArray[np.int64] | None = None) -> NDArr
     try:
         from scipy.optimize import linear_sum_assignment
     except ModuleNotFoundError:
-        raise InputError("posterior: matching state labels needs SciPy; run: pip install 'hmmscope[hmm]'") from None
+        raise InputError("posterior: matching state labels needs SciPy; run pip install 'hmmscope[hmm]'") from None
     for place in np.ndindex(agreement.shape[:-2]):
         own, reference = linear_sum_assignment(agreement[place], maximize=True)
         found[place][reference] = own

@@ -136,7 +136,7 @@ def mixture_predictions(
         mixture: Mixture of M components with emitting states.
         observations: Symbols in [0, V), shape (batch, time).
         reset_mask, lengths: See `filter_mixture`; results are zero in padding.
-        dtype: Number type of the parameters if there are many states; all other numbers are float64.
+        dtype: Number type of each component's filter on GPUs, or with many states; results are float64.
 
     Raises:
         InputError: A symbol or `dtype` is invalid.

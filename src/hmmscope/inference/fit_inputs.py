@@ -153,7 +153,7 @@ def fit_inputs(
         inputs: Inputs in [0, U), with the shape of the observations.
         num_states, num_symbols, num_inputs: Numbers S, V and U of states, symbols and inputs.
         lengths, sequence_weights: Number of observations, and weight, of each sequence (batch,).
-        start: Parameters from which the first EM run starts; their zeros stay zero in every restart.
+        start: Parameters that start the first EM run; their zeros stay zero.
         known_states, fixed, tied_emissions, constraints: See `FitOptions`.
         num_restarts, max_iterations, tolerance, pseudo_count, seed, callback: See `fit_baum_welch`.
 

@@ -40,8 +40,6 @@ class LinearPredictor(Shown):
 def linear_predictor(hmm: Process, memory_length: int, prior: object = None) -> LinearPredictor:
     """Compute the least-squares predictor of minimum norm from `memory_length` observations, with exact moments.
 
-    The moments P(o_s = a, o_{s+k} = b) follow from powers of the transition matrix.
-
     Source: [MultiTask] Eq. (5), its population form.
     """
     require_count("memory_length", memory_length)

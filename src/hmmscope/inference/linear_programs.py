@@ -107,4 +107,4 @@ def _linprog() -> Any:
     try:
         return importlib.import_module("scipy.optimize").linprog
     except ImportError:
-        raise ResourceError("observability: needs SciPy; pip install 'hmmscope[hmm]'") from None
+        raise ResourceError("observability: needs SciPy; run pip install 'hmmscope[hmm]'") from None

@@ -67,8 +67,6 @@ def mixed_states(
 
     next(belief, v) ∝ belief @ step[v],  with probability sum(belief @ step[v])
 
-    Beliefs closer than `tolerance` in L1 are merged.
-
     Source: Blackwell (1957); Crutchfield, Riechers and Ellison (2016).
 
     Args:

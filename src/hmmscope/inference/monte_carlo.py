@@ -88,7 +88,7 @@ class LogMean(NamedTuple):
 
 
 def log_mean(logs: Sequence[float]) -> LogMean | None:
-    """Return the log of the mean of exp(logs), minus its jackknife bias; None if one term dominates."""
+    """Return the log of the mean of exp(logs), minus its jackknife bias; None for fewer than two positive terms."""
     own, count = np.array(logs), len(logs)
     if count < 2 or own.max() == -np.inf:
         return None

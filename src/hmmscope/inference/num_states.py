@@ -81,7 +81,7 @@ class StateCountPosterior:
     """Posterior over the number of states, with a uniform prior.
 
     Attributes:
-        log_evidence: log P(observations | number of states), in nats; -inf if not computed.
+        log_evidence: log P(observations | number of states), or -BIC / 2, in nats; -inf if not computed.
         errors: Half-widths of the 95 % intervals of `log_evidence`, in nats.
         why: Reason why BIC replaces the evidence; empty if it does not.
         seconds: Time taken to compute the evidence.
