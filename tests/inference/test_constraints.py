@@ -116,7 +116,7 @@ def test_vectors():
         ({"initial": [2, None, None]}, r"initial\[0\]: must be a probability, .* got 2"),
         (
             {"transition": [["a", "a", 0], ["a", None, 0.9], [None] * 3]},
-            "transition: no positive tied entries let every row sum to 1; tie fewer entries",
+            "transition: the rows cannot sum to 1 with positive tied entries; tie fewer entries",
         ),
     ],
 )

@@ -150,7 +150,7 @@ class RowConstraints(Shown):
             raise InputError(f"{self.name}: row {row}: {rule}")
         rows = found.maximise(np.ones(self.shape)).reshape(groups.shape)
         if np.abs(rows.sum(1) - 1).max() > 1e-9 or (rows[groups >= 0] < 1e-7).any():
-            raise InputError(f"{self.name}: no positive tied entries let every row sum to 1; tie fewer entries")
+            raise InputError(f"{self.name}: the rows cannot sum to 1 with positive tied entries; tie fewer entries")
         return found
 
     @property
