@@ -59,7 +59,7 @@ def power_slopes(rows: Rows, x: str, y: str, *by: str) -> list[float | None]:
 
 
 def always(rows: Rows, holds: Callable[[dict[str, Any]], bool], *by: str, unit: str) -> Effect:
-    """Return the fraction of instances (combinations of `by`) in which every row `holds`."""
+    """Return the fraction of instances (combinations of `by`) in which all rows satisfy `holds`."""
     return Effect.share([all(holds(row) for row in group) for group in rows.by(*by).values()], unit)
 
 

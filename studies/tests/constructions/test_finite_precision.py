@@ -208,7 +208,7 @@ def test_what_cannot_work_is_refused():
     systems, tokens, _ = samples("orthogonal", 8)
     with pytest.raises(InputError, match=r"^product: must be gelu or bilinear"):
         rounded_vectors(systems, tokens, 8, [12], product="relu01")
-    with pytest.raises(InputError, match=r"^processes: must be 2, one for each sequence, got 3"):
+    with pytest.raises(InputError, match=r"^processes: must have 2 entries, one for each sequence, got 3"):
         rounded_vectors(systems, tokens[:2], 8, [12], product="gelu")
     with pytest.raises(InputError, match=r"^tokens: must have at most 5 positions \(length \+ 1\), got 9"):
         rounded_vectors(systems, tokens, 4, [12], product="gelu")

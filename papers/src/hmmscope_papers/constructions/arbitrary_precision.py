@@ -4,7 +4,7 @@ Each number has p significand bits and an unbounded exponent. This is the theore
 T, and hardware floats cannot reach the error bound e^-T.
 
 Let h = -ln P(o_1 .. o_T) / T and C = 1 / (least product of a transition and an emission probability). To leading order,
-an error of e^-T needs these p / T (rows: `product` and `variant` of `FilterInBits`):
+an error of e^-T needs these values of p / T (rows: `product` and `variant` of `FilterInBits`):
 
     "gelu"                  (3/2) (1 + max(ln C / 2, h)) / ln 2
     "exact", "residual"     (1 + h / 2) / ln 2

@@ -20,7 +20,7 @@ class Constructed(SequenceModel):
     """A network with weights from a theorem.
 
     Attributes:
-        title: Theorem and sizes.
+        title: Theorem and network sizes.
         subspaces: Layout of the residual stream.
         blocks: Layers that add to the residual stream.
         residual: Hook points after the embedding and after each of `num_layers` layers.

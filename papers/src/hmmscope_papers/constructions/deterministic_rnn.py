@@ -131,7 +131,7 @@ def limits_theorem5_1(
         dtype: Number type of the weights.
 
     Raises:
-        InputError: The process is not deterministic, or the scale is not positive, or missing for "general" matrices.
+        InputError: The process is not deterministic, the scale is not positive, or no scale is given or known.
     """
     system = driven_system(process, initial)
     if scale is None:

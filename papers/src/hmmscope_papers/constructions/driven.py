@@ -60,7 +60,7 @@ class DrivenSystem(Shown):
 
     @cached_property
     def sums(self) -> tuple[float, float]:
-        """Return bounds on the absolute row sums and column sums of all products of the matrices.
+        """Return bounds on absolute row and column sums of products of the matrices.
 
         Raises:
             InputError: The matrices are neither 0/1 maps nor orthogonal.
@@ -97,7 +97,7 @@ def driven_system(process: object, initial: object = None) -> DrivenSystem:
     For a deterministic `LabelledHMM`, A_v[j, i] = 1 if symbol v leads from state i to state j, else 0.
 
     Args:
-        process: Deterministic `LabelledHMM`, `MatrixProduct`, either's name, matrices (symbol, n, n), or driven system.
+        process: Deterministic `LabelledHMM`, `MatrixProduct`, name of one, matrices (symbol, n, n), or `DrivenSystem`.
         initial: Vector before the first symbol (default: the initial distribution, or the first unit vector).
 
     Raises:

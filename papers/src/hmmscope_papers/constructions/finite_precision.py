@@ -88,7 +88,8 @@ def rounded_vectors(
     require_known("product", product, PRODUCTS)
     require_count("length", length)
     systems = [driven_system(process) for process in processes]
-    require(len(systems) == len(tokens), "processes", f"must be {len(tokens)}, one for each sequence", len(systems))
+    rule = f"must have {len(tokens)} entries, one for each sequence"
+    require(len(systems) == len(tokens), "processes", rule, len(systems))
     sizes = sorted({tuple(system.matrices_VSS.shape) for system in systems})
     require(len(sizes) == 1, "processes", "must have matrices (symbol, n, n) of one shape", sizes)
     boolean = all(system.kind in ("permutation", "map") for system in systems)

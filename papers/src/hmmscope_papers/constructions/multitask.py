@@ -31,10 +31,10 @@ class MultiTaskOptions:
         learning_rate: Step size (default, always stable: 1 / (memory length + ridge), or 1 / (1 + ridge) with tabular
             features).
         gap: Margin of the target position's attention logit; from 750 (float64) or 105 (float32) on, copies are exact.
-        mask: Score penalty of invalid positions.
+        mask: Attention-score penalty of invalid positions.
         causal: True for decoder-only attention, where each position regresses on the samples to its left.
         ridge: Weight of the penalty (ridge / 2) ‖W‖².
-        features: "window" (concatenated one-hots of the symbols), or "tabular" (one-hot of the whole window).
+        features: "window" (concatenated one-hots) or "tabular" (one-hot of the window).
         positions: "column", one vector per position; "slot", where each slot carries its position; or "absolute",
             random vectors (Theorem 1 only).
         position_width, position_seed: Size and seed of absolute vectors.
@@ -118,7 +118,7 @@ def multitask_theorem2(
     """Build the Transformer of [MultiTask] Theorem 2, which predicts the next `num_futures` symbols jointly.
 
     It differs from `multitask_theorem1` (see there for other arguments): 1 + ceil(log2 k) layers gather the next k
-    symbols, and an MLP forms their joint one-hot. Output number sum_m a_m V^(k-m) is P(a_1 .. a_k).
+    symbols, and an MLP forms their joint one-hot. Output entry sum_m a_m V^(k-m) is P(a_1 .. a_k).
 
     Source: [MultiTask] Theorem 2; by default, windows are concatenated one-hots.
 
@@ -144,7 +144,7 @@ def _build(
     rule = f"must be at least {memory_length + layout.num_futures} (memory_length + num_futures)"
     require(num_samples > 0, "demonstration_length", rule, prompt.demonstration_lengths)
     code = _positions(layout, prompt, position_seed)
-    rule = f"must give a prompt of fewer positions, or dtype be float64, because {dtype} cannot distinguish so many"
+    rule = f"must give a prompt of fewer positions ({dtype} cannot distinguish so many) or use float64"
     require(code.closeness > 8 * torch.finfo(dtype).eps, "num_demonstrations", rule, f"{prompt.num_columns} positions")
     _require_memory(layout, prompt, dtype)
 

@@ -63,7 +63,7 @@ class ExactBlockValues(Shown):
 
     @cached_property
     def moments(self) -> tuple[Tensor, Tensor]:
-        """Return the sums of x x^T and y x^T over visible samples, divided by `num_samples`."""
+        """Return the sums of x x^T and y x^T over samples that positions see, divided by `num_samples`."""
         x_BTF = self.features(self.layout.sample_blocks) * self.valid[..., None]
         y_BTQ = self.joint(self.layout.label_blocks)
         if self.layout.causal:

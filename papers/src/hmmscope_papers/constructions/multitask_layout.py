@@ -148,7 +148,7 @@ class ResidualLayout:
 
     @property
     def width_formula(self) -> int:
-        """Width if "window" and not causal; for [MultiTask] Theorem 1: (V+1)(L+1) + 4 + V^2 L + V."""
+        """Width with window features and no causal mask; [MultiTask] Theorem 1: (V+1)(L+1) + 4 + V^2 L + V."""
         size, slots = self.num_symbols, self.memory_length + self.num_futures
         labels = self.num_labels * (2 if self.joint_labels else 1)
         carried = 2 * (slots - 1) if self.positions == "slot" else 0

@@ -125,7 +125,7 @@ class OffsetHead(nn.Module):
     Hook points: ``logits`` and ``pattern`` (batch, head, query, key).
 
     Args:
-        subspaces: Named subspaces of the stream, with "sin" and "cos".
+        subspaces: Named subspaces of the stream, including "sin" and "cos".
         offset: Number of positions to look back.
         length: Largest number of symbols T.
         gain: Attention gain γ.
@@ -183,7 +183,7 @@ class ProductMLP(nn.Module):
     A product takes four GeLU neurons, or one ReLU neuron for 0/1 factors.
 
     Args:
-        subspaces: Named subspaces of the stream, with "one".
+        subspaces: Named subspaces of the stream, including "one".
         size: Size n of the matrices.
         product: "gelu", "relu01" or "bilinear" (exact, without neurons).
         scale: Scale λ of the product "gelu".

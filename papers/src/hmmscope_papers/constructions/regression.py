@@ -153,7 +153,7 @@ class LeastSquares(Shown):
 
         Args:
             num_steps: Number of steps T.
-            learning_rate: One rate for all problems, or one for each (...,).
+            learning_rate: One rate, or one for each problem (...,).
             ridge: Weight of the penalty (ridge / 2) ‖W‖².
         """
         require_count("num_steps", num_steps, 0)

@@ -55,7 +55,7 @@ class BeliefOperators(Shown):
     Attributes:
         numerators_VSS: Matrices M_o in units of 2^-64, as Python integers.
         start_S: Vector before the first observation, in units of 2^-64.
-        read_OS: Map from these states to the HMM's.
+        read_OS: Map from these states to the HMM's states.
         initial_O: Distribution of the first observation's state (for a labelled HMM, of the initial state).
     """
 
@@ -118,7 +118,7 @@ def bound_of(operators: BeliefOperators, least: float | None) -> float:
         InputError: The least entry is zero and `least` is missing, or `least` is outside (0, 1).
     """
     if least is None:
-        rule = "must have positive probabilities only, because C is 1 / their least product; or give `least`"
+        rule = "must have positive probabilities only (Theorem 5.3 divides by their least product), or give `least`"
         require(operators.least_entry > 0, "hmm", rule, "a zero")
         least = min(operators.least_entry, 0.5)  # one state, one symbol: 1
     require_real("least", least)
@@ -314,8 +314,8 @@ def limits_theorem5_3(
     Args:
         hmm: HMM of n states; c = 1/C is the least product of a transition and an emission probability.
         length: Largest number of observations T.
-        variant: Update of the blocks that hold matrix products: "disjoint", next = current previous, or "residual",
-            current += current (previous - I).
+        variant: Update of the blocks that hold matrix products: "disjoint", next = current @ previous, or "residual",
+            current += current @ (previous - I).
         product: "bilinear", exact but not an MLP, or "gelu" (Lemma D.1).
         division: "mlp" (the normaliser), or "division" by the processor.
         exponents: "real", or the paper's misprint "floor", which diverges.

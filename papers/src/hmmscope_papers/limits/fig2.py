@@ -249,7 +249,7 @@ def converges_faster(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Mea
             widths = [most - least for least, most in bounds if least is not None and most is not None]
             resolution = fmean(widths) if widths else 0.0
             effects[task_title(task)] = lab.Effect.pooled(
-                values, "doublings from the RNN's number of sequences", resolution=resolution
+                values, "doublings from the RNN's number of sequences to the Transformer's", resolution=resolution
             )
             sooner.append(f"{task_title(task)} {sum(value > 0 for value in known)} of {len(known)}")
     text = f"log2(sequences until the fastest Transformer converges / sequences until the RNN converges): {told(effects)}. "

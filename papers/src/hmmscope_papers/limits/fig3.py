@@ -372,7 +372,7 @@ def hard_below_det(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measu
     def least(easy: fits.Lengths, hard: fits.Lengths) -> lab.EstimateWithError:
         return min(fits.log2(easy[n]) - fits.log2(hard[n]) for n in easy.keys() & hard.keys())
 
-    unit = "doublings from the fit length on Cyclic-HARD to that on Cyclic-DET, at the worst depth"
+    unit = "doublings of the fit length from Cyclic-HARD to Cyclic-DET, at the worst depth"
     effect, moved = fits.both_cycles(tables, least, unit, numbers)
     gates = (*fits.rarely_asked(tables["positions"], numbers), *_learned(tables, fits.CYCLES, numbers))
     return lab.Measurement(effect, fits.by_depth(tables, fits.CYCLES, numbers), gates=gates, last_doubling_change=moved)

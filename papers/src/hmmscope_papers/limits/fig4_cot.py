@@ -406,7 +406,8 @@ def block_bound(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measurem
         short = [errors[block] for block in _short(own)]
         return sum(long) / len(long) - sum(short) / len(short) if long and short else None
 
-    effects = _each_shown(tables, difference, "loss with blocks above the fit length minus loss with short blocks")
+    unit = "loss with blocks above the fit length minus loss with blocks of at most half of it"
+    effects = _each_shown(tables, difference, unit)
     text, drifts = _said(tables["final"]), _drifts(tables, difference, numbers)
     gate = _learned(tables, SHOWN, short=True, numbers=numbers)
     return lab.Measurement(effects, text, gates=(gate,), required=SHOWN, last_doubling_change=drifts)

@@ -225,7 +225,8 @@ def hump(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measurement:
         means = {row["position"]: row["value"] for row in own.pool("position")}
         top = largest(means, means.__getitem__)
         shown.append(f"{p:g}: {means[top]:.3f} at position {top}, {means[last]:.3f} at position {last}")
-    text = f"Largest and last mean error by backward probability: {'; '.join(shown) or 'none forgets within the sequence'}."
+    text = "Mean error by backward probability, at its largest and at the last position: "
+    text += f"{'; '.join(shown) or 'none forgets within the sequence'}."
     rest = _at_rest(tables, "model", probability=_forgets(rows, numbers), numbers=numbers)
     return lab.Measurement(effects, text, gates=(_learned(rows, numbers=numbers), rest, _room(rows, numbers)))
 

@@ -139,7 +139,7 @@ def table1_values(tables: lab.Tables) -> lab.Measurement:
     known = rows.where(process=[*COMPARED, REFERENCE, CUT]).pool("process", "printed", value="capped")
     listed = "; ".join(f"{row['process']} {row['capped']:.2f}, printed {row['printed']:g}" for row in known)
     text = f"Mean mixing times by the definition, cut at {PAPER_CAP} steps: {listed}. "
-    text += f"Difference from {REFERENCE}, computed minus printed, in steps: {told(effects)}."
+    text += f"Difference from the mixing time of {REFERENCE}, computed minus printed, in steps: {told(effects)}."
     return lab.Measurement(effects, text, required=COMPARED)
 
 

@@ -50,7 +50,7 @@ _NUM_RESAMPLES = 1000
 
 @registry.experiment("limits-table2")
 class Table2(lab.Experiment):
-    """Operations and time of one training pass with each block length and algorithm; nothing is trained."""
+    """Operations and time of one training pass by block length and algorithm; nothing is trained."""
 
     title = "Computing cost of block chain-of-thought"
     in_paper = "[Limits] before Table 2", "The time cost of b-block CoT is approximately 1/b of that of vanilla CoT."
@@ -284,7 +284,7 @@ def cost(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measurement:
         worst,
         low,
         high,
-        "the time per pass divided by the time without chain-of-thought (at the block length farthest from ratio 1)",
+        "the most extreme ratio (over block lengths) of the time per pass to the time without chain-of-thought",
     )
     seen = "; ".join(f"{_name_of(row)} {row['to_vanilla']:.3f}" for row in rows)
     text = f"Time divided by the time of vanilla chain-of-thought (b = 1): {seen or 'not measured'}."

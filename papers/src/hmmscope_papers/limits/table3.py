@@ -359,7 +359,7 @@ def printed_rnd_rnn(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Meas
 @lab.claim("limits-printed-rnd-transformers")
 def printed_rnd_transformers(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measurement:
     floor = said_floor(tables, "cyclic-rnd", lab.parameter(numbers, "backward"))
-    text = f"The smallest possible loss is {floor} nats over 120 positions, and {LEAST_SHARE:.4f} times this over 121. "
+    text = f"The smallest possible loss is {floor} nats over 120 positions, or {LEAST_SHARE:.4f} times this over 121. "
     text += "The printed loss of the six-layer model is 0.109 nats below the printed loss of the five-layer model."
     return lab.Measurement(
         printed_gap(tables, "cyclic-rnd", TABLE_3["cyclic-rnd"]["6 layers"], lab.parameter(numbers, "backward")), text

@@ -46,7 +46,7 @@ class Theorem51(lab.Experiment):
     summary = (
         "Theorem 5.1 of [Limits] gives the weights of a one-layer ReLU RNN whose hidden state (width n·m for n states and "
         "m symbols) contains the belief state of a deterministic HMM, or a product of orthogonal matrices, without error. "
-        "A torch.nn.RNN with these weights runs; exact answers come from the filter or from matrix products."
+        "The experiment runs torch.nn.RNN with these weights. Exact answers come from the filter or matrix products."
     )
     intervals = INTERVALS
     groups = {"errors": ("errors",), "scale": ("scale", "start"), "weights": ("weights",)}

@@ -229,8 +229,8 @@ def _depth_figure(tables: lab.Tables) -> lab.Figure:
         title="ceil(log2 T) layers give the right states, and one layer fewer does not",
         caption=(
             f"Left: fraction of sequences with a wrong state, for length {longest} and random cycles of five states, at "
-            "the powers of two and the positions after them. Right: first wrong position with one layer fewer than "
-            "ceil(log2 T), which is the same in all instances, and the predicted position 2^(L-1) + 1."
+            "the powers of two and the positions after them. Right: first wrong position (equal in all instances) with "
+            "L - 1 layers, where L = ceil(log2 T), and the predicted position 2^(L-1) + 1."
         ),
         panels=(
             lab.heatmap(

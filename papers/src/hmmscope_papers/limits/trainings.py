@@ -154,7 +154,7 @@ def limits_config(
     Source: [Limits] App. C; the reduced scales are choices of this project.
     """
     require_known("plan.tasks", task, TASKS)
-    require(num_layers >= 0, "plan.layers", "must be at least 0 (the RNN)", num_layers)
+    require(num_layers >= 0, "plan.layers", "must be at least 0 (0: the RNN)", num_layers)
     columns = length or length_of(scale)
     name, target, _ = TASKS[task]
     return {

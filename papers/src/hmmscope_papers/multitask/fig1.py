@@ -302,7 +302,7 @@ def _beside(tables: lab.Tables) -> str:
         for cycles, rows in tables["effects"].by("cycles").items()
         if cycles not in (None, SEPARATES)
     ]
-    return f" Accuracy above the n-gram baseline on other cycles: {', '.join(gained)}." if gained else ""
+    return f" Accuracy above the n-gram baseline with other states/symbols: {', '.join(gained)}." if gained else ""
 
 
 @lab.claim("multitask-accuracy-rises-with-demonstrations")

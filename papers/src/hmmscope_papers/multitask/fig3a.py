@@ -267,7 +267,7 @@ def without_learning(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Mea
     text = (
         f"The best accuracy of a probe for the HMM is {best['untrained']:.2f} in the untrained model, "
         f"{counted['symbols']} from the frequencies of symbols alone ({counted['symbols and pairs']} with the frequencies "
-        f"of pairs), and {best['trained']:.2f} in the trained model. Training adds {gain.short()} at the last layer."
+        f"of pairs), and {best['trained']:.2f} in the trained model. At the last layer training adds {gain.short()}."
     )
     return lab.Measurement(gain, text)
 

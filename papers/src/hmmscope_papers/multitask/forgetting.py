@@ -50,7 +50,7 @@ def held_bit(gamma: float) -> HMM:
 
 
 def held_bit_error(memory_length: int, time: float = math.inf) -> float:
-    """Return E TV(P, P_L) of the held bit at gamma = 0; P is given `time` observations, P_L the last L.
+    """Return E TV(P, P_L) of the held bit at gamma = 0; P predicts from `time` observations, P_L from the last L.
 
     leave * (1/2 - forget) * (s_L - s_time),    s_n = P(bit not shown in n observations) = (1 - leave)^(n-1) / (1 +
     leave)

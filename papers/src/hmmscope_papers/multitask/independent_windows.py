@@ -166,8 +166,7 @@ def check_bound(
     Source: [MultiTask] Eq. (1) and Theorem 1, with explicit constants.
 
     Args:
-        histories: histories of the process.
-        windows: windows of the same process.
+        histories, windows: histories and windows of one process.
         counts: how often each window is followed by each symbol in the sample.
         steps: number of gradient steps T.
         rate: step size in (0, 1 / largest eigenvalue of Sigma].

@@ -39,10 +39,10 @@ class Lemma1(lab.Experiment):
         "a fixed-length memory model is sufficient to approximate the full-memory transition probabilities",
     )
     summary = (
-        "Lemma 1 of [MultiTask] states that the prediction from the last L observations approaches the exact one at a "
-        "geometric rate in L, which depends on the observability coefficient γ. The distance between these predictions "
-        "is computed by summing over all histories, for processes of chosen γ; for γ close to zero, it is measured on "
-        "long sampled histories."
+        "Lemma 1 of [MultiTask] states that the prediction from the last L observations approaches the exact "
+        "prediction geometrically in L, at a rate that depends on the observability coefficient γ. The distance of the "
+        "predictions is computed by summing over all histories, for processes of chosen γ; for γ close to zero, it is "
+        "measured on long sampled histories."
     )
     intervals = "Intervals are 95 % intervals over processes, or over independent sets of sampled histories."
     groups = {
@@ -200,10 +200,10 @@ def _held_figure(tables: lab.Tables) -> lab.Figure:
         name="near-singular",
         title="With almost uninformative observations the memory must be long",
         caption=(
-            "The state is a bit. One symbol in twenty, on average, determines it; the others depend on it through a channel "
-            "of observability γ. Left: error of the prediction from the last observations. Right: memory length that "
-            "reduces this error to a tenth of its value with one observation. Histories are sampled; bands are 95 % "
-            "intervals over independent sets of histories."
+            "The state is a bit. One symbol in twenty, on average, determines the bit; other symbols depend on it "
+            "through a channel of observability γ. Left: error of the prediction from the last observations. Right: "
+            "memory length that reduces this error to a tenth of its value with one observation. Histories are "
+            "sampled; bands are 95 % intervals over independent sets of histories."
         ),
         panels=tuple(panels),
     )

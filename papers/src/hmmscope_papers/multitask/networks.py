@@ -195,7 +195,7 @@ def error_bound(
 
     generalisation_bound: of `independent_windows`, on ||(W_hat - W_L) x|| over labels
     optimisation_bound:   sqrt(L) |W_hat| (1 - rate alpha)^T
-    estimation_bound:     sum of both; bound: estimation_bound + memory + misspecification
+    estimation_bound:     sum of these two;   bound: estimation_bound + memory + misspecification
 
     Source: [MultiTask] Theorem 1 with explicit constants.
     """
@@ -368,7 +368,7 @@ def block_shuffle_rows(
 
     Returns:
         Rows (layer, head, value, content): `value` is the standard deviation over permutations relative to the size of
-        a logit, `content` the same over `others`. In layer 0, both are the largest change of the prediction.
+        a logit, `content` the same over `others`. Layer 0 has the largest change of the prediction instead.
     """
     number, length = demonstrations.shape
     names, generator = attention_taps(net, "logits"), torch_generator(seed, "shuffle")

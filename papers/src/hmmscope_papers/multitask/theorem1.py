@@ -59,7 +59,7 @@ SHAPE = {"num_demonstrations": 12, "demonstration_length": 6, "test_length": 6}
 def process(instance: int) -> HMM:
     """Return a stationary HMM of four states in two groups, with rank 2 and observability 0.6.
 
-    Instance 0 is a fixed process with second eigenvalue 0.52; the others are random.
+    Instance 0 is a fixed process with second eigenvalue 0.52; others are random.
     """
     leave, inside = np.array([0.1, 0.2]), np.array([0.55, 0.30, 0.10, 0.05])
     if instance:

@@ -40,7 +40,7 @@ STEPS_LENGTH = 8
 def process(instance: int) -> HMM:
     """Return an HMM of three states and two symbols, observable from two symbols but not from one.
 
-    Instance 0 is cyclic, with observability 0 of one symbol and 0.319 of two; the others are random and stationary.
+    Instance 0 is cyclic, with observability 0 of one symbol and 0.319 of two; others are random and stationary.
     """
     if instance == 0:
         transition = [[0.1, 0.8, 0.1], [0.1, 0.1, 0.8], [0.8, 0.1, 0.1]]

@@ -238,8 +238,8 @@ def _samples(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measurement
     ]
     differ = max(row["difference"] for row in rows.where(road="Transformer"))
     text = (
-        f"The exponent is averaged over {len(by_process)} processes. The Transformer's weights differ from "
-        f"those of plain gradient descent by at most {differ:.1e}."
+        f"The exponent is averaged over {len(by_process)} processes. The weights of the Transformer differ from "
+        f"the weights of plain gradient descent by at most {differ:.1e}."
     )
     return lab.Measurement(lab.Effect.pooled(by_process, "exponent of n"), text, _weakly_revealing(tables, numbers))
 

@@ -1,4 +1,4 @@
-"""The setting in which claims of [MultiTask] about trained models can be decided: preconditions that require it.
+"""The setting in which claims of [MultiTask] about trained models can be decided, and preconditions that require it.
 
 The paper trains on 16 prompts of each of 8192 HMMs, too few to memorise them. In a small pool, HMMs can be retrieved or
 identified by symbol counts.
@@ -281,7 +281,7 @@ def beyond_counting(tables: Tables, numbers: Numbers = None) -> Gate:
 def right_beyond_counting(tables: Tables, numbers: Numbers = None) -> Gate:
     found = _of(tables, RIGHT_OVER_COUNTING).effect(unit="of accuracy")
     if found is None:
-        return Gate("learned", False, "the accuracy above the best n-gram baseline is not recorded")
+        return Gate("learned", False, "the gain of accuracy over the best n-gram baseline is not recorded")
     least = -math.inf if found.low is None else found.low
     said = f"the accuracy of the model exceeds the accuracy of the best in-context n-gram baseline by {found}"
     is_open = least >= parameter(numbers, "right", RIGHT)
