@@ -487,7 +487,7 @@ def test_profile_refusals():
     refuses(lambda: from_pyhmmer(profile, end="stop"), "end: unknown 'stop'", "repeat")
     refuses(lambda: from_pyhmmer(SimpleNamespace()), "has no M; pass a pyhmmer.plan7.HMM")
     profile.M = 39
-    refuses(lambda: from_pyhmmer(profile), "39 nodes and 4 residues need tables of shape (40, 7)")
+    refuses(lambda: from_pyhmmer(profile), "39 nodes need transitions (40, 7)")
     profile = profile_like(0, 2)
     profile.insert_emissions[1] *= 1.001
     refuses(lambda: from_pyhmmer(profile), "profile: insert row 1 sums to 1.001")

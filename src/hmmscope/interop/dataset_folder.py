@@ -18,7 +18,7 @@ _AT_ONCE = 256
 def export_dataset(
     dataset: ProcessDataset, path: str | Path, *, num_train: int = 1024, num_test: int = 256, exact: bool = True
 ) -> Path:
-    """Write samples as a folder for ``datasets.load_dataset(path)``; the package is not needed.
+    """Write samples as a folder for ``datasets.load_dataset(path)``, without the package ``datasets``.
 
         train.jsonl, test.jsonl   samples of the streams "train" and "evaluate"
         README.md dataset card, with instructions to reproduce the samples exactly
@@ -101,7 +101,7 @@ configs:
 | seed | {dataset.seed} |
 | streams | {", ".join(f"{split} is {stream!r}" for split, stream in SPLITS.items())} |
 
-Sample i of a process, layout, seed and stream has the same bits on every machine:
+Sample i of a process, layout, seed and stream is bit-identical on every machine:
 `hmmscope.ProcessDataset(process, layout=..., seed={dataset.seed}, stream="train")[i]`.
 """
 

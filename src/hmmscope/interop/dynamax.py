@@ -38,7 +38,7 @@ def from_dynamax(params: Any, *, allow_drop_tiny: bool = False) -> Any:
             `transitions.transition_matrix` (S, S), and `emissions`, which has
             `probs` (S, C, V), `rates` (S, Y), or `means` (S, Y) with `covs`, `scale_diags`, `cov` or `scales`; mixtures
             also have `weights` (S, K), and `means` (S, K, Y).
-        allow_drop_tiny: as for `hmmscope.HMM`.
+        allow_drop_tiny: see `hmmscope.HMM`.
 
     Raises:
         InputError: parameters are missing, or arrays are invalid.

@@ -123,7 +123,7 @@ def folded_bias(head: nn.Linear, bias: Float[Tensor, " width"]) -> Float[Tensor,
         rows, width = weight.shape
         why = f"num_outputs = {rows} is above width = {width}" if rows > width else "its weights cannot represent it"
         raise InputError(
-            "head.bias: GPT-2 and GPT-NeoX have no such bias, and it cannot be folded into the last norm "
+            "head.bias: GPT-2 and GPT-NeoX have no bias in the head, and it cannot be folded into the last norm "
             f"({why}; a logit would change by {gap:.2g})"
         )
     return folded
@@ -133,7 +133,7 @@ def _length(decoder: Decoder, max_length: int | None, family: TransformersMappin
     own = decoder.model_io.max_length
     require(max_length is None or max_length >= 1, "max_length", "must be at least 1", max_length)
     if own is not None and (decoder.positions is not None or decoder.features is not None):
-        require(max_length is None or max_length <= own, "max_length", f"the model has {own} positions", max_length)
+        require(max_length is None or max_length <= own, "max_length", f"must be at most {own}", max_length)
     found = max_length or own
     if found is None and family is GPT2:
         raise InputError("max_length: is missing; pass the number of positions for GPT-2's position table")

@@ -7,7 +7,7 @@ M_k -> M_{k+1}, I_k, D_{k+1};   I_k -> M_{k+1}, I_k;   D_k -> M_{k+1}, D_{k+1}; 
 
 The distribution of the first emitting state, or E, after D_k is
 
-enter[k] = DM_k [M_{k+1}] + DD_k enter[k+1].
+enter[k] = P(M_{k+1} | D_k) [M_{k+1}] + P(D_{k+1} | D_k) enter[k+1],    with a point mass [M_{k+1}].
 
 The resulting HMM is the core model, without local alignment and flanking states.
 
@@ -44,9 +44,9 @@ def from_pyhmmer(hmm: Any, *, end: Literal["symbol", "repeat"] = "symbol", allow
     Args:
         hmm: `pyhmmer.plan7.HMM`, or an object with `M`, `alphabet.symbols`, `alphabet.K`, `match_emissions` (M+1, K),
             `insert_emissions` (M+1, K) and `transition_probabilities` (M+1, 7) in the order MM MI MD IM II DM DD.
-        end: With "symbol" the end state emits `*` forever, so P(x followed by `*`) is P(x) of the core model. With
+        end: With "symbol" the end state emits `*` forever, so P(x followed by `*`) is the core model's P(x). With
             "repeat" the profile starts again after its end.
-        allow_drop_tiny: as for `hmmscope.HMM`.
+        allow_drop_tiny: see `hmmscope.HMM`.
 
     Raises:
         InputError: `hmm` is not a profile, or its probabilities do not sum to 1, for example because of too few digits.
@@ -58,8 +58,8 @@ def from_pyhmmer(hmm: Any, *, end: Literal["symbol", "repeat"] = "symbol", allow
     steps = numbers(hmm, "transition_probabilities", 2, _HINT)
     if steps.shape != (size + 1, 7) or match.shape != insert.shape or match.shape != (size + 1, len(residues)):
         raise InputError(
-            f"profile: {size} nodes and {len(residues)} residues need tables of shape {(size + 1, 7)} and "
-            f"{(size + 1, len(residues))}, got {steps.shape}, {match.shape} and {insert.shape}"
+            f"profile: {size} nodes need transitions {(size + 1, 7)} and emissions {(size + 1, len(residues))}, got "
+            f"transitions {steps.shape}, match emissions {match.shape} and insert emissions {insert.shape}"
         )
     emission = np.concatenate([_stochastic("match", match)[1:], _stochastic("insert", insert)])
     initial, transition = _fold_deletes(_stochastic_steps(steps), size)

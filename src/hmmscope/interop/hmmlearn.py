@@ -14,7 +14,7 @@ from hmmscope.processes.hmm import HMM
 from hmmscope.processes.process import Process
 from hmmscope.processes.require_type import require_process_type
 
-_HINT = "fit the model, or set startprob_, transmat_ and the emission parameters; only CategoricalHMM emits symbols"
+_HINT = "fit the model, or set startprob_, transmat_ and the emission parameters; for symbols, use CategoricalHMM"
 
 
 def from_hmmlearn(model: Any, *, allow_drop_tiny: bool = False) -> Any:

@@ -36,9 +36,9 @@ class HookedModule(nn.Module):
         blocks.<l>.attention.logits, .pattern (batch, head, query, key) and .mixed (batch, time, width), l from 0, in
         layers with one softmax over keys
 
-    The layers are the longest list of modules that return (batch, time, feature). If there is no such list, the layers
-    are those of recurrent modules. If there are none, the layers are all top-level modules that return (batch, time,
-    feature), except the last.
+    The layers are the longest list of modules that return (batch, time, feature). Without such a list, the layers
+    are the layers of recurrent modules or, if there are none, all top-level modules that return (batch, time, feature),
+    except the last.
 
     Args:
         module: map from tokens (batch, time) to logits.

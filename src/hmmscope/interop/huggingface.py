@@ -50,7 +50,7 @@ def export_huggingface(thing: Any, path: str | Path, *, max_length: int | None =
     """
     path = Path(path)
     if os.path.lexists(path):
-        raise RefusedError(f"{path}: exists; choose another path (--export)")
+        raise RefusedError(f"{path}: already exists; choose another path (--export)")
     if not os.path.isdir(path.parent):
         raise InputError(f"path: the folder {path.parent} does not exist")
     model = model_of(thing)
@@ -67,7 +67,7 @@ def export_huggingface(thing: Any, path: str | Path, *, max_length: int | None =
 
 
 def to_huggingface(thing: Any, *, max_length: int | None = None) -> Any:
-    """Convert to a ``GPT2LMHeadModel`` or ``GPTNeoXForCausalLM``.
+    """Convert `thing` to a ``GPT2LMHeadModel`` or ``GPTNeoXForCausalLM``.
 
     Arguments and errors are those of `export_huggingface`; raises ResourceError without transformers.
     """
@@ -87,7 +87,7 @@ def to_huggingface(thing: Any, *, max_length: int | None = None) -> Any:
 def read_record(path: str | Path) -> dict[str, Any]:
     """Read and verify the record of an exported folder.
 
-    Its keys are ``ports`` (sizes of inputs and outputs), ``layout`` ("gpt2" or "gpt_neox") and ``run``. ``run`` is
+    Keys are ``ports`` (sizes of inputs and outputs), ``layout`` ("gpt2" or "gpt_neox") and ``run``. ``run`` is
     None, or has the keys ``config`` (see `hmmscope.runs.config.config_from_data`), ``process_digest`` and ``symbols``.
 
     Raises:
@@ -100,7 +100,7 @@ def read_record(path: str | Path) -> dict[str, Any]:
     store.verify_folder(path, exact=False)
     record = store.read_json(path / RECORD, managed=True)
     if not isinstance(record, dict) or record.get("format") != _FORMAT or record.get("version") != _VERSION:
-        raise DamagedError(f"{path / RECORD}: not {_FORMAT!r} version {_VERSION}; if newer, upgrade hmmscope")
+        raise DamagedError(f"{path / RECORD}: must be {_FORMAT!r} version {_VERSION}; if newer, upgrade hmmscope")
     return record
 
 
@@ -118,8 +118,8 @@ def from_huggingface(
     `HuggingFaceModel`.
 
     Args:
-        source: model, or a folder with one.
-        num_symbols: number of outputs to keep, from the first (default: the exported number, or all).
+        source: model, or folder of a saved model.
+        num_symbols: number of first outputs to keep (default: the number in an export, or all).
         symbols: token of each symbol, instead of `num_symbols`; the result is then a `HuggingFaceModel`.
         layers: name of the model's list of layers (default: the first list of the configured length).
 
@@ -137,11 +137,11 @@ def from_huggingface(
         return native or HuggingFaceModel(source, num_symbols=num_symbols, symbols=symbols, layers=layers)
     path = Path(source)
     if not (path / CONFIG).is_file():
-        raise InputError(f"{path}: must be a folder with a {CONFIG}; otherwise load the model and pass it")
+        raise InputError(f"{path}: must be a folder with a {CONFIG}, or pass a loaded model")
     length = _trained_length(read_record(path)) if (path / RECORD).is_file() else None
     config = store.read_json(path / CONFIG)
     if not isinstance(config, dict):
-        raise DamagedError(f"{path / CONFIG}: not a configuration")
+        raise DamagedError(f"{path / CONFIG}: must be a JSON object of configuration fields")
     if symbols is None and (path / WEIGHTS).is_file():
         native = as_decoder(config, store.read_tensors(path / WEIGHTS), num_symbols)
         if native is not None:

@@ -36,16 +36,16 @@ class LibraryModel(SequenceModel):
 
     Layers, MLPs and positions are found by the library's configuration or hook points.
 
-    Activations are named as in `Decoder`. ``residual.0`` is the input of the first layer, ``residual.<l>`` the output
-    of layer l. ``blocks.<l>.attention`` and ``blocks.<l>.mlp`` (l from 0) are the terms that block l adds to the
-    residual stream. ``blocks.<l>.attention.logits``, ``.pattern`` (batch, head, query, key) and ``.mixed`` (batch,
-    time, width) are the attention logits, the attention weights and the mixed values.
+    ``residual.0`` is the input of the first layer, ``residual.<l>`` the output of layer l. ``blocks.<l>.attention`` and
+    ``blocks.<l>.mlp`` (l from 0) are the terms that block l adds to the residual stream.
+    ``blocks.<l>.attention.logits``, ``.pattern`` (batch, head, query, key) and ``.mixed`` (batch, time, width) are the
+    attention logits, the attention weights and the head outputs.
 
     Args:
         model: model of the other library.
         vocabulary: number of tokens that the model reads.
         max_length: number of positions that the model reads, or None for no limit.
-        num_symbols: number of outputs to keep, from the first (default: all).
+        num_symbols: number of first outputs to keep (default: all).
         symbols: token of each symbol, instead of `num_symbols`.
         call: function from tokens to the model's result (default: `model` with its own signature).
     """
@@ -65,7 +65,7 @@ class LibraryModel(SequenceModel):
         super().__init__()
         self.__dict__["call"] = call  # not a submodule
         if symbols is not None:
-            require(num_symbols is None, "num_symbols", "cannot be combined with symbols; pass one option", num_symbols)
+            require(num_symbols is None, "num_symbols", "must be omitted if symbols are passed", num_symbols)
             known = len(set(symbols)) == len(symbols) > 0 and all(0 <= token < vocabulary for token in symbols)
             require(known, "symbols", f"must be different tokens in [0, {vocabulary})", list(symbols)[:20])
             num_symbols = len(symbols)
@@ -105,7 +105,7 @@ class LibraryModel(SequenceModel):
     def __repr__(self) -> str:
         taps = sum(isinstance(module, HookPoint) for module in self.modules())
         read = f"{type(self.model).__name__}, reads {self.vocab_size} tokens, predicts {self.num_symbols}"
-        return f"{type(self).__name__}({read}, {len(list(self.residual)) - 1} layers, {taps} taps)"
+        return f"{type(self).__name__}({read}, {len(list(self.residual)) - 1} layers, {taps} hook points)"
 
     def share_of_outputs(self, inputs: Int64[Tensor, "batch time"]) -> Float64[Tensor, "batch time"]:
         """Return the total softmax probability of the symbols' tokens among all tokens."""
@@ -134,8 +134,8 @@ class LibraryModel(SequenceModel):
 class HuggingFaceModel(LibraryModel):
     """A causal language model of transformers; see `LibraryModel`.
 
-    Each layer must have softmax attention and an MLP, and no other part with matrices. While attention logits or
-    patterns are hooked, "eager" attention replaces fused attention.
+    A layer's only part with softmax attention is named ``attention``, its only other part with matrices ``mlp``. While
+    attention logits or patterns are hooked, "eager" attention replaces fused attention.
 
     Args:
         model: maps ``input_ids`` to an object with ``.logits``.
@@ -143,7 +143,7 @@ class HuggingFaceModel(LibraryModel):
         layers: see `from_huggingface`.
 
     Raises:
-        InputError: an encoder-decoder, invalid outputs, no layers, or a model that fails on a few tokens.
+        InputError: the model is an encoder-decoder, has invalid outputs or no layers, or fails on a few tokens.
     """
 
     def __init__(

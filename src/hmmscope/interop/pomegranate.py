@@ -28,18 +28,18 @@ def from_pomegranate(
 ) -> HMM:
     """Convert a pomegranate HMM over symbols with end probabilities e_i:
 
-    - If rows sum to one, end probabilities are ignored. If they are all e, pomegranate's log-likelihood is log
+    - If rows sum to one, end probabilities are ignored. If all e_i = e, pomegranate's log-likelihood is log
     P(o_0..o_{T-1}) + log e.
-    - Rows that sum to 1 - e are divided by 1 - e. P_pomegranate(o_0..o_{T-1}) = P(o_0..o_{T-1}) (1 - e)^{T-1} e.
+    - If rows sum to 1 - e, they are divided by 1 - e. P_pomegranate(o_0..o_{T-1}) = P(o_0..o_{T-1}) (1 - e)^{T-1} e.
     - Rows that sum to 1 - e_i with unequal e_i raise an error unless `ends` is set, because sequences of a given length
     then follow no HMM.
 
     Args:
-        model: object with `distributions` (each with `probs` (1, symbol)), and logarithms `starts` (state,), `edges`
-            (state, state) or the three lists of a sparse model, and `ends` (state,) or None.
-        ends: for unequal ends, "symbol" adds an absorbing state with symbol `end`, which is exact; "continue" divides
+        model: object with `distributions` (each with `probs` (1, symbol)), and log probabilities `starts` (state,),
+            `edges` (state, state) or the three lists of a sparse model, and `ends` (state,) or None.
+        ends: for unequal e_i, "symbol" adds an absorbing state with symbol `end`, which is exact; "continue" divides
             row i by 1 - e_i.
-        allow_drop_tiny: as for `hmmscope.HMM`.
+        allow_drop_tiny: see `hmmscope.HMM`.
 
     Raises:
         InputError: distributions are not categorical, end probabilities differ, or matrices are not those of an HMM.

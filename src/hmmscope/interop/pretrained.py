@@ -27,16 +27,16 @@ def pretrained(
         score = hs.evaluate(model, hs.ProcessDataset(hmm, layout=text, stream="evaluate"))
 
     Args:
-        source: causal language model of transformers, or a folder with one.
-        names: names of the symbols, or their number.
+        source: causal language model of transformers, or its folder.
+        names: names of the symbols, or the number of symbols.
         tokenizer: tokenizer of the model (default: the one in the folder).
         length: number of observations in the last sequence of a text.
         gguf_file: name of a GGUF file in the folder; its weights are converted to float32.
         text: other fields of `TextLayout`.
 
     Raises:
-        InputError: model or tokenizer are missing, a name is not one token, or the text is too long for the model.
-        ResourceError: transformers, or gguf or accelerate for a GGUF file, are not installed.
+        InputError: the model or tokenizer is missing, a name is not one token, or the text is too long for the model.
+        ResourceError: transformers is not installed, or gguf or accelerate for a GGUF file.
     """
     if gguf_file is not None:
         require_gguf(gguf_file)
