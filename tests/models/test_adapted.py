@@ -203,7 +203,7 @@ def test_an_adapter_follows_its_module() -> None:
         ),
         (
             lambda: HiddenFirst(),
-            r"^model: returns both \(5, 11, 8\) and \(5, 11, 3\) in a tuple; name .* hs.adapt\(model, output=1\)$",
+            r"^model: returns a tuple with tensors of shapes \(5, 11, 8\) and \(5, 11, 3\); name .*, output=1\)$",
         ),
         (lambda: hs.adapt(HiddenFirst(), tokens="tokens"), r"^model: returns both \(5, 11, 8\)"),
         (lambda: hs.adapt(Net(), lambda model, tokens: Answer(None, None)), r"got Answer$"),  # type: ignore[arg-type]
@@ -215,7 +215,7 @@ def test_an_adapter_follows_its_module() -> None:
         (lambda: hs.adapt(Warm(), mask=torch.ones_like), r"needs more arguments than the tokens \(temperature\)"),
         (
             lambda: hs.adapt(lambda: 0),
-            r"^model: the forward of <lambda> takes no tokens; pass hs.adapt\(model, call\)$",
+            r"^model: <lambda>'s forward takes no tokens; pass hs.adapt\(model, call=function\)$",
         ),
         (
             lambda: lambda tokens: torch.zeros(len(tokens), 1, 3),
@@ -312,7 +312,7 @@ def test_left_padding_and_a_key_value_cache_give_the_same_logits(kind: str) -> N
         with pytest.raises(InputError, match=r"found if the call of hs[.]adapt computes all positions at once"):
             hs.attention_map(adapted, DATASET, num_samples=2)
         layer = {"own": "parts", "gpt2": "transformer.h.0.mlp", "llama": "model.layers.0.mlp"}[kind]
-        with pytest.raises(InputError, match=r"got \(16, .*pass a model or a call that computes all positions at once"):
+        with pytest.raises(InputError, match=r"got \(16, .*pass a model, or a call= of hs.adapt, that computes all"):
             hs.probe(adapted, DATASET, target="previous-1", num_samples=16, layers=[layer])
     with pytest.raises(InputError, match=f"layers: {layer} runs 2 times, on parts of the {TOKENS.shape[1]} positions"):
         hs.capture_activations(adapted, [layer], TOKENS)

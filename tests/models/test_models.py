@@ -174,7 +174,7 @@ def test_learned_positions_end(name: str) -> None:
     model = make_model(name, max_length=10, **fields).eval()
     tokens = inputs_of(time=10) % 5
     model(tokens)
-    rule = r"max_length: the model reads positions 0 to 9, got 10; build it with max_length=11"
+    rule = r"max_length: the model reads positions 0 to 9, got position 10; build it with max_length=11"
     with pytest.raises(InputError, match=rule):
         model(inputs_of(time=11) % 5)
     with pytest.raises(InputError, match=rule):
@@ -376,7 +376,7 @@ def test_foreign_weights_have_our_law() -> None:
         ("llama", {"width": 6}, "width: must be a multiple of 2"),
         ("llama", {"mlp_ratio": 0.1}, r"mlp_ratio: must be in \[1, 65536\]"),
         ("xlstm", {"width": 6, "num_heads": 2}, "width: must be a multiple of 2"),
-        ("mamba2", {"width": 5, "num_heads": 4}, "width: must give a multiple of num_heads = 4 when multiplied"),
+        ("mamba2", {"width": 5, "num_heads": 4}, "width: must make expand . width a multiple of num_heads = 4"),
         ("rwkv", {"num_layers": 1}, "num_layers: must be at least 2"),
         ("gated-deltanet", {"width": 9, "num_heads": 2}, "width: must be a multiple of num_heads = 2"),
         ("mamba", {"state_size": 0}, r"state_size: must be in \[1, 65536\]"),

@@ -118,8 +118,8 @@ def adapt(
 ) -> AdaptedModule:
     """Return a module that maps tokens to logits by calling `model` with the arguments that `model` expects.
 
-    Layers and weights keep their original names. Every function of this library accepts the result. On the command
-    line it is FILE.py:NAME, if FILE.py assigns it to NAME::
+    Layers and weights keep their names. Every function of this library accepts the result; on the command line, write
+    FILE.py:NAME if FILE.py assigns it to NAME::
 
         hs.adapt(model, mask=lambda tokens: causal_mask(tokens.shape[1]))
         hs.adapt(model, lambda model, tokens: model({"input_ids": tokens})["scores"])
@@ -128,7 +128,7 @@ def adapt(
         model: any module, or a function.
         call: function (model, tokens) that returns the logits, or an output that contains them.
         tokens: name of the model's argument for tokens (default: the first argument).
-        output: field, key or position of the logits in the output, or a function of the output.
+        output: field, key or index of the logits in the output, or a function from output to logits.
         arguments: other arguments of `model`: values, or functions of the tokens.
 
     Raises:
@@ -137,7 +137,7 @@ def adapt(
     if not callable(model) or isinstance(model, type):
         raise InputError(f"model: must be a torch module or a function of tokens, got {shown_model(model)}")
     if call is not None and (tokens is not None or arguments):
-        raise InputError("call: cannot be combined with tokens= or other arguments; pass them inside the function")
+        raise InputError("call: cannot be combined with tokens= or other arguments; pass these arguments inside call")
     if call is not None and not callable(call):
         raise InputError(f"call: must be a function of the model and the tokens, got {shown(call)}")
     return AdaptedModule(model, _Call(call, tokens, output, arguments))
@@ -225,7 +225,7 @@ def _arguments(model: Any, name: str | None, given: Mapping[str, Any]) -> tuple[
         known = [one for one in TOKENS if takes_all or one in {other.name for other in only}]
         first = taken = next(iter(needed[:1] if len(needed) == 1 else known), "")
         if not first:
-            raise InputError(f"model: the forward of {title_of(model)} takes no tokens; pass hs.adapt(model, call)")
+            raise InputError(f"model: {title_of(model)}'s forward takes no tokens; pass hs.adapt(model, call=function)")
     else:
         taken = name
     rest = [one.name for one in (*positional, *only) if one.default is one.empty and one.name not in {taken, *given}]
@@ -246,7 +246,7 @@ def _function(model: Any) -> Any:
 
 
 def require_signature(model: Any) -> None:
-    """Raise InputError for a module that needs arguments besides tokens."""
+    """Raise InputError for a module that needs unknown arguments besides tokens."""
     inside = getattr(model, "adapted", None)
     if not isinstance(model, AdaptedModule):
         _arguments(model, None, {})

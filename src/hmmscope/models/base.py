@@ -107,7 +107,7 @@ class Mixer(nn.Module):
 
 
 class Dropout(nn.Module):
-    """Dropout whose masks depend only on (model seed, step, stream) and on the order of calls in a step.
+    """Dropout with masks that depend only on (model seed, step, stream) and on the order of calls in a step.
 
     In a model compiled by torch, torch's global generator draws the masks.
     """
@@ -230,7 +230,7 @@ class Cost:
     Attributes:
         parameters: number of trainable parameters.
         flops: matrix-product FLOPs of a training sample; the backward pass counts as two forward passes.
-        kept: number of activations that the backward pass of a sample needs, within 10 % of torch's.
+        kept: number of activations that the backward pass of a sample needs, within 10 % of torch's count.
     """
 
     parameters: int

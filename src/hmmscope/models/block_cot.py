@@ -1,6 +1,6 @@
 """Block chain-of-thought: after every `block_length` positions, the model reads its own prediction.
 
-The first position of each block but the first has the extra input features [answer, 1]; other positions have zeros.
+The first position of each block, except the first block, has extra inputs [answer, 1]; other positions have zeros.
 The answer is the softmax of the model's outputs at the previous position, or the output vector, and has no gradient.
 
 Source: [Limits] §4.3 and App. C.2; the paper does not specify these features.
@@ -20,7 +20,7 @@ def feedback_width(num_outputs: int) -> int:
 
 
 def num_blocks(num_columns: int, block_length: int) -> int:
-    """Return the number of passes of the naive algorithm, ceil((num_columns - 1) / block_length)."""
+    """Return the number of passes of the naive algorithm of `block_outputs`, ceil((num_columns - 1) / block_length)."""
     return max(1, -(-(num_columns - 1) // block_length))
 
 
@@ -30,7 +30,7 @@ def block_outputs(
     """Compute the outputs at all positions, with the model's answers as extra inputs.
 
     naive:     one pass over the whole input for each block
-    two-phase: all answers block by block with a cache and no gradients, then one pass
+    two-phase: all answers block by block with a cache and no gradients, then one such pass
 
     Without dropout, both algorithms have equal outputs and gradients.
 

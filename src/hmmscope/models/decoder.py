@@ -38,7 +38,7 @@ class DecoderSpec:
         causal: True masks future positions.
         norm: "pre" (layer norm before attention and MLP) or "none".
         scale_attention: True divides attention logits by the square root of the head width.
-        rotary_base: pair i of a head rotates by position * rotary_base^(-2i/head width).
+        rotary_base: coordinate pair i of a head rotates by position * rotary_base^(-2i/head width).
 
     Source: [Limits] §2.2, A.1, C.1, which do not state MLP width, dropout sites and attention scaling. The registered
     model "decoder-paper" has the paper's size.
@@ -250,7 +250,7 @@ class Decoder(EncodedModel):
     ) -> Float[Tensor, "batch time width"]:
         if self.rotary is None:
             raise InputError(
-                "positions: must be rotary to be permuted in one layer; only rotary positions enter each layer separately"
+                "positions: must be rotary to be permuted in one layer, because others enter only the first layer"
             )
         moved: Tensor = attention(x_BTD, self.rotary.at(positions, rotation_dtype(x_BTD)), None)
         return moved
@@ -259,7 +259,7 @@ class Decoder(EncodedModel):
         if cache is None:
             return 0, [None] * len(self.blocks)
         if not self.causal:
-            raise InputError("cache: needs causal attention; with causal = false every position depends on later ones")
+            raise InputError("cache: needs causal attention; with causal = false positions depend on later positions")
         if "blocks" not in cache:
             cache["blocks"] = [module.empty_past() for module in self.modules() if isinstance(module, Mixer)]
         return cache.get("length", 0), cache["blocks"]
@@ -282,7 +282,7 @@ class Decoder(EncodedModel):
             assert longest is not None
             if last >= longest:
                 raise InputError(
-                    f"max_length: the model reads positions 0 to {longest - 1}, got {last}; "
+                    f"max_length: the model reads positions 0 to {longest - 1}, got position {last}; "
                     f"build it with max_length={last + 1} or pass shorter inputs"
                 )
         where = slice(begin, end) if positions is None else positions

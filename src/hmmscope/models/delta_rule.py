@@ -105,7 +105,7 @@ class DeltaRule(Mixer):
 
 
 class Memory:
-    """The recurrent state S (batch, head, key, value), None at first."""
+    """The recurrent state S (batch, head, key, value), None before the first chunk."""
 
     state: Tensor | None = None
 

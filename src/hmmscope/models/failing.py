@@ -67,7 +67,7 @@ def failure(model: nn.Module, inputs: Tensor, error: Exception, call: Callable[[
 
 
 class _Unexplained(InputError):
-    """The error for a failure whose cause the traceback does not show."""
+    """An error for a failure with a cause that the traceback does not show."""
 
 
 def _require_known(model: nn.Module, inputs: Tensor) -> None:
@@ -77,7 +77,7 @@ def _require_known(model: nn.Module, inputs: Tensor) -> None:
     known = getattr(model, "vocab_size", None) if hasattr(model, "model_io") else getattr(config, "vocab_size", None)
     if isinstance(known, int) and largest >= known:
         raise InputError(
-            f"model: does not know token {largest} of the samples; it has {known} tokens but needs "
+            f"model: does not know token {largest} of the samples; its vocabulary has {known} tokens but needs "
             f"{largest + 1} or more (dataset.vocab_size)"
         )
 
@@ -102,7 +102,7 @@ def _outside(part: nn.Embedding, indices: Tensor) -> bool:
 def _dictionary(model: nn.Module, error: Exception) -> str:
     if isinstance(error, RuntimeError | ValueError) and "dtype" in str(error) and re.search("int64|Long", str(error)):
         call = "lambda model, tokens: model(one_hot(tokens, N).float())"
-        return f"; if the model takes one-hot vectors, pass hs.adapt(model, {call})"
+        return f"; if the model takes one-hot vectors, pass hs.adapt(model, {call}), with N = dataset.vocab_size"
     texts = ("too many indices for tensor", "only integers, slices", "argument after ** must be a mapping")
     named = isinstance(error, AttributeError) and "'Tensor' object has no attribute" in str(error)
     if named and (name := getattr(error, "name", "")) in TOKENS:
@@ -175,13 +175,11 @@ def _smaller(inputs: Tensor, call: Callable[[Tensor], Any]) -> str:
         known = _most(lambda most: runs(inputs.clamp(max=most)), 0, largest)
         if known is not None:
             tokens = "only token 0" if known == 0 else f"tokens up to {known}"
-            return (
-                f"; it runs on {tokens}, but the samples have token {largest}; build it with dataset.vocab_size tokens"
-            )
+            return f"; the model runs on {tokens}, not on token {largest}; build it for dataset.vocab_size tokens"
     most = _most(lambda length: runs(inputs[:, :length]), 1, time)
     if most is None:
         return ""
-    return f"; it runs on {most} tokens per sample but not on {time}; use samples with length <= {most}"
+    return f"; the model runs on {most} tokens per sample but not on {time}; use samples with length <= {most}"
 
 
 def _most(runs: Callable[[int], bool], low: int, high: int) -> int | None:
@@ -194,7 +192,7 @@ def _most(runs: Callable[[int], bool], low: int, high: int) -> int | None:
 
 
 def require_callable_on_tokens(model: nn.Module) -> None:
-    """Raise InputError for a module that needs arguments besides tokens, or has weights without values."""
+    """Raise InputError for a module that needs unknown arguments, or has weights without values."""
     require_values(model)
     require_signature(model)
 
@@ -206,7 +204,7 @@ def require_values(model: nn.Module) -> None:
             rule = f"has lazy modules with uninitialized weights ({where}); specify their sizes"
             raise InputError(f"model: {title_of(model)} {rule}")
         if weight.is_meta:
-            fix = "load its weights" if isinstance(weight, nn.Parameter) else "build it on a device with values"
+            fix = "load its weights" if isinstance(weight, nn.Parameter) else "build the model on another device"
             raise InputError(f"model: {where} of {title_of(model)} is on the meta device, without values; {fix}")
 
 

@@ -220,7 +220,7 @@ def _layer_by_layer(
 
 
 def minus_infinity(logits: Tensor) -> Tensor:
-    """Replace the lowest finite value, which marks masked keys, by -inf, except where all keys are masked."""
+    """Replace values near the lowest finite number, which mark masked keys, by -inf, unless all keys are masked."""
     hidden = logits <= torch.finfo(logits.dtype).min / 2
     return logits.masked_fill(hidden & ~hidden.all(-1, keepdim=True), -torch.inf)
 

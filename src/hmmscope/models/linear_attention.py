@@ -102,7 +102,7 @@ class LinearAttention(Mixer):
 
 
 class LinearAttentionState:
-    """The recurrent state: S_t and z_t side by side (batch, head, head width, head width + 1), None at first."""
+    """The recurrent state: S_t and z_t side by side (batch, head, head width, head width + 1), initially None."""
 
     state: Tensor | None = None
 

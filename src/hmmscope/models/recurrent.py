@@ -21,8 +21,8 @@ class RecurrentSpec:
         num_layers: number of stacked layers.
         width: number of coordinates of a state.
         learn_initial: True learns the first state.
-        gates: number of weight matrices for x_t, and for h_{t-1}: 1 (RNN), 3 (GRU) or 4 (LSTM).
-        kept: activations per coordinate and step that the backward pass needs.
+        gates: number of weight matrices for the input, and for the state: 1 (RNN), 3 (GRU) or 4 (LSTM).
+        kept: activations per coordinate and position that the backward pass needs.
         num_states: number of state vectors of a layer.
     """
 

@@ -361,8 +361,8 @@ class _Rehearsed:
         if echoes < _ECHOES or believed - repeats < 0.1 + 1.5 / len(own) ** 0.5:
             return ""
         return (
-            f"the model predicts the current token instead of the next ({echoes:.0%} of positions, mean probability "
-            f"{believed:.2f}; both tokens are equal at {repeats:.0%}): check whether its outputs are shifted by one"
+            f"the model predicts the current token instead of the next (at {echoes:.0%} of positions, mean probability "
+            f"{believed:.2f}; the two tokens are equal at {repeats:.0%}); check whether its outputs are shifted by one"
         )
 
 

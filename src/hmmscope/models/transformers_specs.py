@@ -69,7 +69,7 @@ class Mamba2Spec:
 
     def __post_init__(self) -> None:
         check_sizes(self, "num_layers", "num_heads", "width", "state_size", "expand", "kernel_size", "chunk_length")
-        rule = f"must give a multiple of num_heads = {self.num_heads} when multiplied by expand"
+        rule = f"must make expand * width a multiple of num_heads = {self.num_heads}"
         require(self.width * self.expand % self.num_heads == 0, "width", rule, self.width)
 
     def build(self, model_io: ModelIO, generator: torch.Generator) -> TransformersModel:

@@ -50,7 +50,7 @@ def logits_of(
     if isinstance(output, tuple | list) and logits.shape[2] != num_outputs > 1 and not whole:
         fits = [at for at, one in enumerate(output) if getattr(one, "shape", None) == (batch, time, num_outputs)]
         if fits:
-            rule = f"both {tuple(logits.shape)} and {(batch, time, num_outputs)} in a tuple"
+            rule = f"a tuple with tensors of shapes {tuple(logits.shape)} and {(batch, time, num_outputs)}"
             raise InputError(f"model: returns {rule}; name the logits: hs.adapt(model, output={fits[0]})")
     return logits if whole else logits[..., :num_outputs]
 
@@ -93,7 +93,7 @@ class UserModule(SequenceModel):
         cache: dict[str, Any] | None = None,
     ) -> Float[Tensor, "batch time output"]:
         if feedback is not None or cache is not None:
-            raise InputError("model: a user module cannot read its own answers; train with block_length = 0")
+            raise InputError("model: a user module cannot read its own predictions; train with block_length = 0")
         if not self.training or torch.compiler.is_compiling():  # training seeds the generators of a compiled model
             return logits_of(call_on_tokens(self.adapted, inputs), inputs, self.model_io.num_outputs)
         devices = [inputs.device] if inputs.device.type == "cuda" else []
@@ -170,7 +170,7 @@ class UserModuleSpec:
 
     def build(self, model_io: ModelIO, generator: torch.Generator) -> UserModule:
         if self.module is None:
-            raise InputError(f"model: was a {self.class_name} object and is not stored; pass the object again")
+            raise InputError(f"model: pass the {self.class_name} object of the run again, because it is not stored")
         return UserModule(self.module, model_io, int(torch.randint(2**32, (), generator=generator)))
 
 
