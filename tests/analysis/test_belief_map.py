@@ -122,7 +122,7 @@ def test_given_sequences_need_an_observer() -> None:
 @pytest.mark.parametrize(
     ("arguments", "line"),
     [
-        ({}, "process: is missing, and no training process is stored with a model"),
+        ({}, "process: is missing, and models do not store their training process"),
         ({"process": "mes3"}, "mess3"),
         ({"process": MESS3}, "length: Recurrent does not state its training length"),
         (
@@ -131,7 +131,7 @@ def test_given_sequences_need_an_observer() -> None:
         ),
         ({"process": MESS3, "over_checkpoints": True}, "over_checkpoints: needs a run"),
         ({"process": MESS3, "options": {"num_points": 9}}, "options: must be InstrumentOptions"),
-        ({"process": hs.ProcessDataset(MESS3, 9), "length": 8}, "length: is fixed by the dataset"),
+        ({"process": hs.ProcessDataset(MESS3, 9), "length": 8}, "length: must be omitted for a dataset"),
     ],
 )
 @pytest.mark.usefixtures("unchecked")

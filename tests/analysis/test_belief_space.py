@@ -61,5 +61,5 @@ def test_random_streams_have_the_overlap_of_random_spaces() -> None:
 
 
 def test_what_is_refused() -> None:
-    with pytest.raises(InputError, match="num_factors: must divide 9 states into factors of equal size"):
+    with pytest.raises(InputError, match=r"num_factors: must be n with 9 = k\^n states"):
         belief_space(Holds("joint"), hs.ProcessDataset(PAIR, length=4), num_samples=16, num_factors=3)

@@ -193,7 +193,7 @@ def test_the_score_of_a_table() -> None:
     assert (score.loss, score.bayes_loss, score.baseline, score.excess) == (3.0, 1.5, ("order-1", 2.25), None)
     alone = Score({"model": measures["model"]}, np.zeros(2, int), np.arange(2), "x")
     assert (alone.bayes_loss, alone.baseline) == (None, None)
-    assert repr(alone) == "Score(loss 3.0000, optimum unknown, 1 samples of 2 answers, INVALID: x)"
+    assert repr(alone) == "Score(loss 3.0000, optimum unknown, 1 samples of 2 positions, INVALID: x)"
 
 
 def test_a_model_below_the_optimum_is_told_by_how_much() -> None:
@@ -227,7 +227,10 @@ def test_bets_against_an_exact_law_and_one_that_errs() -> None:
     assert calibration.miscalibrated(calibration.bet(law, exact, positions)) is None
     won = calibration.bet(law, even, positions)
     assert "the optimum is not calibrated" in str(calibration.miscalibrated(won))
-    assert max(won, key=won.__getitem__) in ("uniform probabilities", "the probabilities to the power of 0.25")
+    assert max(won, key=won.__getitem__) in (
+        "uniform probabilities",
+        "the optimum's probabilities to the power of 0.25",
+    )
     assert calibration.miscalibrated(won, spare=1e9) is None
     assert "probability zero" in str(calibration.miscalibrated(calibration.bet(law.round(), even, positions)))
     assert calibration.miscalibrated({}) is None
@@ -236,13 +239,13 @@ def test_bets_against_an_exact_law_and_one_that_errs() -> None:
         assert (calibration.miscalibrated({"a": gain, "b": 0.0}) is not None) is found
     assert {where: columns.tolist() for where, columns in calibration._places(positions).items()} == {
         "": list(range(8)),
-        ", position 0 on": [0],
-        ", position 1 on": [1],
-        ", position 2 on": [2, 3],
-        ", position 4 on": [4, 5, 6, 7],
+        " at positions 0 to 0": [0],
+        " at positions 1 to 1": [1],
+        " at positions 2 to 3": [2, 3],
+        " at positions 4 to 7": [4, 5, 6, 7],
     }
     apart = calibration.bet(law, even, positions, in_order=False)
-    assert {name.rpartition(", ")[2] for name in apart} == {f"column {j}" for j in range(8)}
+    assert {name.rpartition(" at ")[2] for name in apart} == {f"column {j}" for j in range(8)}
 
 
 def test_where_a_loss_is_least() -> None:

@@ -330,8 +330,8 @@ def test_redrawn_controls_of_another_initialization_are_refused(draw: Any) -> No
     found = draw_controls(model)
     assert found.models == ()
     assert draw_controls(nn.DataParallel(model)).reason == found.reason  # the model's own names
-    assert found.reason.startswith("not identifiable: the controls of Own have another initialization than the model, ")
-    assert found.reason.endswith("; pass a function that makes the untrained module as controls=")
+    assert found.reason.startswith("not identifiable: the controls of Own have another initialization than the model (")
+    assert found.reason.endswith("; pass as controls= a function that makes the untrained module")
 
 
 def test_the_reason_names_the_quantity_that_differs() -> None:
@@ -417,8 +417,8 @@ def test_a_function_draws_by_a_named_seed_and_leaves_every_generator() -> None:
         (lambda: 3, "it returned 3"),
         (lambda: Table()[0], "fails (TypeError"),
         (Table, "must return the model's architecture with embedding.weight (3, 8), got table (3, 3)"),
-        (lambda: torch.manual_seed(0) and Own(), "returns the same weights at every call"),  # noqa: TID251
-        (lambda: OWN, "returns the same weights at every call"),
+        (lambda: torch.manual_seed(0) and Own(), "must draw new weights at every call"),  # noqa: TID251
+        (lambda: OWN, "must draw new weights at every call"),
         (lambda: Own()(torch.zeros(1, 2, dtype=torch.long)).sum().backward(), "fails (RuntimeError"),  # it would train
     ],
 )

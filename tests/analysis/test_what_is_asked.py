@@ -139,7 +139,7 @@ def test_a_model_that_answers_nan_is_refused() -> None:
     model[0].weight.data[3] = torch.nan  # type: ignore[index,operator]
     first = int((dataset[0:8].observations[:, :-1] == 3).any(1).nonzero()[0])
     for ask in (hs.evaluate, strategies, evaluation_losses):
-        with pytest.raises(NonFiniteError, match=rf"outputs are NaN, first in sample {first} at evaluated position"):
+        with pytest.raises(NonFiniteError, match=rf"outputs are NaN, first in sample {first} of the batch"):
             ask(model, dataset, num_samples=8)
 
     class Law(nn.Module):

@@ -333,7 +333,7 @@ def test_the_command_line_looks_at_a_model_that_a_file_makes(
         (["mine.py:broken", "mess3"], "model: mine.py:broken fails (RuntimeError: no weights here)"),
         (["none.py:Net", "mess3"], "model: file 'none.py' does not exist"),
         (["nowhere", "mess3"], "model: folder 'nowhere' does not exist"),
-        (["mine.py:Net"], "process: is missing, and no training process is stored with a model"),
+        (["mine.py:Net"], "process: is missing, and models do not store their training process"),
         (["mine.py:Net", "mess3", "-o", "x.txt"], "out: must end in .html"),
     ):
         assert main(["look", *words]) == 2

@@ -1,4 +1,4 @@
-"""Instruments: measurements that compare a trained model with the exact Bayes-optimal answer."""
+"""Instruments: measurements that compare a trained model with Bayes-optimal predictions and beliefs."""
 
 from typing import TYPE_CHECKING
 

@@ -30,7 +30,7 @@ from hmmscope.schema import require, require_names
 
 #: Samples per forward pass.
 BATCH = 64
-_ALL_AT_ONCE = "pass a model or a call that computes all positions at once, without padding or a cache"
+_ALL_AT_ONCE = "pass a model, or a call= of hs.adapt, that computes all positions at once, without padding or a cache"
 
 
 def require_module(model: Any) -> None:
@@ -59,10 +59,10 @@ def model_outputs(
     kind: str = "law",
     block_length: int = 0,
 ) -> Float[Tensor, "batch time output"]:
-    """Run a module and return the tensor, or the attribute ``.logits``, that it outputs.
+    """Run a module and return its output, or the attribute ``.logits`` of its output.
 
-    Only the first `num_outputs` outputs are returned. If `block_length` is positive, the model reads its own
-    predictions (block chain-of-thought).
+    Only the first `num_outputs` outputs of each position are returned. If `block_length` is positive, the model reads
+    its own predictions (see `block_outputs`).
     """
     count_pass()
     with explained(model, inputs):
@@ -76,8 +76,8 @@ def model_outputs(
 def to_probs(model: nn.Module, outputs: Float[Tensor, "*batch symbol"]) -> Float64[Tensor, "*batch symbol"]:
     """Convert outputs to next-symbol probabilities on the CPU.
 
-    Logits are passed through a softmax. If the module's attribute ``outputs`` is "law", as in constructed networks,
-    outputs are probabilities: negative values become zero, rows are normalised, and a row of zeros becomes uniform.
+    Logits are passed through a softmax. If the module's attribute ``outputs`` is "law", outputs are probabilities:
+    negative values become zero, rows are normalised, and a row of zeros becomes uniform.
     """
     outputs = outputs.cpu().double()
     if getattr(model, "outputs", "logits") != "law":
@@ -111,7 +111,7 @@ def require_numbers(
     bad = bad if asked is None else bad & asked.to(bad.device)
     if bad.any():
         sample, place = bad.nonzero()[0].tolist()
-        rule = f"first in sample {sample} at evaluated position {place}"
+        rule = f"first in sample {sample} of the batch, at evaluated position {place}"
         raise NonFiniteError(f"model: its outputs are NaN, {rule}")
 
 
@@ -218,7 +218,7 @@ def capture_activations(
             handle.remove()
     silent = next((name for name in names if name not in found), None)
     if silent is not None:
-        raise InputError(f"layers: {silent} did not run on tokens of shape {tuple(tokens.shape)}; name other modules")
+        raise InputError(f"layers: module {silent} did not run on tokens of shape {tuple(tokens.shape)}; name others")
     for name, parts in lengths.items():
         if len(parts) > 1 and sum(parts) == tokens.shape[1]:
             raise InputError(
@@ -254,13 +254,13 @@ def read_stream(
     first: int = 0,
     stay: bool = False,
 ) -> Float[Tensor, "layer example feature"]:
-    """Capture activations after given observations; an example is one time of one sample, in the order of samples.
+    """Capture activations after given observations; an example is one time of one sample, ordered by sample.
 
     Args:
         model: any module.
         dataset: samples.
         times: observation indices (time,).
-        names: names of modules, one per layer; narrower activations are padded with zeros.
+        names: names of modules, one per layer; activations are padded with zeros to equal width.
         num_samples: number of samples.
         first: index of the first sample.
         stay: True keeps activations on the model's device; otherwise they are moved to the CPU.
@@ -281,12 +281,11 @@ def read_stream(
     read = torch.cat(features, 1)
     if not read.isfinite().all():
         odd = next(name for name, layer in zip(names, read, strict=True) if not layer.isfinite().all())
-        raise NonFiniteError(f"{odd}: activations are NaN or infinite; they must be finite")
+        raise NonFiniteError(f"{odd}: the model's activations are NaN or infinite; check its weights")
     return read
 
 
 def _require_axes(model: nn.Module, names: Sequence[str], tokens: Tensor) -> None:
-    """Raise InputError unless activations have the axes (batch, time, feature)."""
     if is_of_library(model):
         return
     for time in (tokens.shape[1] - 1, tokens.shape[1]):

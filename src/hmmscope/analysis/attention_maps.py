@@ -1,4 +1,4 @@
-"""Attention weights of the last token on earlier tokens, averaged by distance and by kind of token."""
+"""Attention weights of the last token on itself and earlier tokens, by distance and by kind of token."""
 
 from functools import partial
 
@@ -19,19 +19,19 @@ from hmmscope.schema import require_count
 def attention_map(
     model: nn.Module, dataset: ProcessDataset, *, num_samples: int = 256, max_offset: int = 32, seed: int = 0
 ) -> ResultTable:
-    """Average the attention weights of the last token on earlier tokens, for each layer and head.
+    """Average the last token's attention weights over samples, for each layer and head.
 
     Args:
         model: model with hook points ``blocks.<layer>.attention.pattern`` (batch, head, query, key).
         dataset: samples.
         num_samples: number of samples; for recorded sequences, at most the number of windows.
-        max_offset: largest distance between the last token and a key.
+        max_offset: largest distance, in tokens, between the last token and a key.
         seed: seed of the bootstrap.
 
     Returns:
         Rows (layer, head, kind, key, value, low, high, samples); layers are numbered from 1. If `kind` is ``offset``,
-        `key` is the distance. If it is ``source``, `key` is ``same sequence``, ``earlier sequences`` or ``delimiters``.
-        The 95 % interval (low, high) is over samples.
+        `value` is the weight at distance `key`; if ``source``, it is the total weight on the tokens `key`: ``same
+        sequence``, ``earlier sequences`` or ``delimiters``. The 95 % interval is over samples.
 
     Source: [MultiTask] Fig. 7.
     """

@@ -1,4 +1,4 @@
-"""Gaussian autoregressions, the baselines for recorded number sequences."""
+"""Gaussian autoregressions: baselines for recorded sequences of vectors."""
 
 import math
 
@@ -17,12 +17,12 @@ _RIDGE = 1e-9
 class AutoRegression:
     """Gaussian vector autoregressions of orders 0 to `order`, fitted by least squares.
 
-    o_t = b + A_1 o_{t-1} + .. + A_k o_{t-k} + N(0, noise). Lower orders predict the first k vectors after the sequence
-    start or a missing entry.
+    Order k: o_t = b + A_1 o_{t-1} + .. + A_k o_{t-k} + N(0, noise). Lower orders predict the first k vectors after a
+    sequence start or a missing entry.
 
     Args:
         sequences: vectors (batch, time, coordinate), padded with NaN.
-        order: largest order; it is reduced for few data.
+        order: largest order; orders with too few data are omitted.
         least: least allowed noise variances, as fractions of the variances of the data.
 
     Attributes:
@@ -58,7 +58,7 @@ class AutoRegression:
         return values, [torch.ones_like(values[..., :1]), *past], known.cumprod(0).sum(0) - 1
 
     def predictions(self, sequences: Float64[Tensor, "batch time coordinate"]) -> dict[str, Tensor]:
-        """Return, for each predictor, (log density, mean) of each vector given the past."""
+        """Return (log density, mean) of each vector given the past, for each ``autoregression-<order>``."""
         values, past, run = self._lags(sequences)
         mean, log, found = torch.zeros_like(values), torch.zeros_like(values[..., 0]), {}
         for k, (weights, noise) in enumerate(self._maps):

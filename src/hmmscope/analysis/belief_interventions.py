@@ -34,7 +34,7 @@ class InterventionOptions:
 
     Attributes:
         num_positions: Number of edited positions, at equal distances in the last three quarters of the sequence.
-        num_random: Number of random subspaces; the control is the mean result over them.
+        num_random: Number of random subspaces over which the control ``random`` is averaged.
         ridge: Penalty of the regression that reads the belief.
 
     Raises:
@@ -67,17 +67,17 @@ def belief_interventions(
 
     An affine map read(x) = x W + m from the residual stream x to the belief b is fitted on three quarters of the
     samples; the other samples are edited. Let b' and x' be the belief and stream of another edited sample, which has
-    the same component or, in layouts with a header, another header. Let Σ be the covariance of x, and G = (WᵀΣW)⁺ WᵀΣ
-    (see `writing`). The edits are
+    the same mixture component or, in layouts with a header (HMM parameters), another header. Let Σ be the covariance of
+    x, and G = (WᵀΣW)⁺ WᵀΣ (see `writing`). The edits are
 
         set      x + (b' - read(x)) G
         swap     x + (read(x') - read(x)) G
         ablate   x - (read(x) - mean of b) G
 
-    The control ``random`` uses a random map of equal rank in the whitened stream (for ``set``: a random change of equal
-    norm). The control ``whole`` replaces the whole stream by x' (``swap``) or by its mean (``ablate``). Let exact(b) be
-    the exact answer for the belief b, and D the distance that the column `metric` names. The value of ``set`` and
-    ``swap`` is the fraction of the distance that the edit closes,
+    The control ``random`` replaces W by a random map of equal rank in the whitened stream; for ``set``, the change of x
+    by a random change of equal norm. The control ``whole`` replaces x by x' (``swap``) or by the mean of x
+    (``ablate``). Let exact(b) be the target `answer` computed from the belief b, and D the distance `metric`. The value
+    of ``set`` and ``swap`` is the fraction of the distance that the edit closes,
 
         1 - D(exact(b'), model after) / D(exact(b'), model before).
 
@@ -88,7 +88,7 @@ def belief_interventions(
         model: any module.
         dataset: samples of an HMM or a mixture.
         layers: module names (default: the residual stream).
-        num_samples: number of samples; the last quarter are edited.
+        num_samples: number of samples; the last quarter is edited.
         answer: target that the model predicts: "observation", "belief", or "density" for vectors.
         interventions: names of interventions (default: all).
         seed: seed of subspaces and bootstrap.
@@ -96,9 +96,9 @@ def belief_interventions(
 
     Returns:
         Rows (layer, layer_name, fitted, intervention, subspace, metric, value, low, high, error, before, after,
-        samples). `fitted` is the R² of the map on the samples that fit it. `metric` is "kl" (in nats) and
-        "total_variation" or, for vectors, "squared" (squared distance of standardised means); an infinite D has no row.
-        `before` and `after` are means of D. The 95 % interval (low, high) is over edited samples.
+        samples). `fitted` is the R² of the map on its training samples. `metric` is "kl" (in nats) or
+        "total_variation"; for vectors "squared", the mean squared difference of standardised means. An infinite D has
+        no row. `before` and `after` are means of D. The 95 % interval is over edited samples.
 
     Raises:
         InputError: the process has no belief states, a layer or the answer is unknown, or no two edited samples have
@@ -107,7 +107,7 @@ def belief_interventions(
     Source: this project; the affine maps follow Shai et al. (2024).
     """
     options = options_of(options, InterventionOptions)
-    require_count("num_samples", num_samples, 16, " (some fit the map, the others are edited)")
+    require_count("num_samples", num_samples, 16, " (three quarters fit the map, one quarter is edited)")
     check_target(answer, "answer")
     for intervention in require_names("interventions", interventions):
         require_known("interventions", intervention, INTERVENTIONS)
@@ -162,7 +162,7 @@ class _InterventionData:
         if hmms is not None:
             components = torch.arange(len(batch.tokens))
         self.donor, kept = (components.roll(-1), components) if hmms is not None else _others(components)
-        require(len(kept) > 0, "num_samples", "must leave at least two samples of one component to edit", num_samples)
+        require(len(kept) > 0, "num_samples", "must put two samples of one component in the last quarter", num_samples)
         self.changed, self.tokens = self.first + kept, batch.tokens[kept]
         asked, process = make_target(answer, dataset.process, dataset.layout), dataset.process
         self._asked, self.of_vectors = asked, process.real_valued and answer != "belief"

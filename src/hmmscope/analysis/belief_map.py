@@ -81,9 +81,9 @@ class BeliefMap(Shown, Tabular):
         layer: name of the layer.
         exact: exact belief after each observation (point, state).
         read: belief as read from the layer (point, state); entries may be negative.
-        control: belief as read from the first untrained control, or None.
+        control: belief as read from an untrained network of the same architecture, or None.
         r2, low, high: held-out R², with its 95 % interval.
-        share: explained fraction of the variance that untrained controls leave unexplained.
+        share: explained fraction of the variance that untrained networks leave unexplained.
         from_prediction: R² of an affine map from the exact prediction to the belief.
         step: training step, if known.
         length: number of observations per sample.
@@ -225,8 +225,8 @@ def belief_map(
 ) -> BeliefMap:
     """Fit an affine map from one layer to the exact belief, for a model and for untrained controls.
 
-    The map is fitted and evaluated as in `geometry`; the plot shows other samples. For a mixture of HMMs, the exact
-    belief is P(state | observations), averaged over the unknown component.
+    The map is fitted and tested as in `geometry`; the plot shows further samples, or test samples if there are none.
+    For a mixture of HMMs, the exact belief is P(state | observations), averaged over the unknown component.
 
     Args:
         model: module from tokens (batch, time) to logits, or a run.
@@ -239,7 +239,7 @@ def belief_map(
         options: see `InstrumentOptions`.
 
     Raises:
-        InputError: there is no process, it has no beliefs, the layer is unknown, or the run has no checkpoints.
+        InputError: the process is missing or has no beliefs, a layer is unknown, or `over_checkpoints` needs a run.
 
     Source: Shai et al. (2024), "Transformers represent belief state geometry in their residual stream".
     """
@@ -280,27 +280,27 @@ def belief_map(
 
 
 def dataset_for(model: nn.Module, process: Any, length: int | None = None, seed: int = 0) -> ProcessDataset:
-    """Return a dataset of a process (object, name or file); return a dataset unchanged.
+    """Return a dataset of `process` (object, name or file); a dataset is returned unchanged.
 
-    The default `length` is that of the recorded sequences, or the training length that an attribute of the model states
-    (`TRAINED_LENGTHS`).
+    The default `length` is that of recorded sequences, or the training length in an attribute of the model (one of
+    `TRAINED_LENGTHS`).
 
     Raises:
         InputError: the process or the length is missing.
     """
     if isinstance(process, ProcessDataset):
-        require(length is None, "length", "is fixed by the dataset; to choose it, pass a process", length)
+        require(length is None, "length", "must be omitted for a dataset; to choose it, pass a process", length)
         return process
     if process is None:
         raise InputError(
-            "process: is missing, and no training process is stored with a model; pass a process, its name or a dataset"
+            "process: is missing, and models do not store their training process; pass a process, its name or a dataset"
         )
     made = as_process(process)
     stated = read_number(model, TRAINED_LENGTHS)
     known = [one for one in (length, made.window, None if stated is None else stated[1]) if one is not None]
     if not known:
         limit = read_number(model, POSITION_LIMITS)
-        most = "" if limit is None else f"; it has at most {limit[1]} positions ({limit[0]})"
+        most = "" if limit is None else f"; the model has {limit[1]} positions ({limit[0]})"
         raise InputError(
             f"length: {title_of(model)} does not state its training length; pass length= (--length), the observations per "
             f"training sample{most}"
@@ -342,7 +342,7 @@ class BeliefReader(Shown):
                 "hs.fit(...).hmm"
             )
         num_samples, times = dataset.different(num_samples), belief_times(dataset)
-        require_count("num_samples", num_samples, 8, " (some fit the map, the others test it)")
+        require_count("num_samples", num_samples, 8, " (three quarters fit the map, one quarter tests it)")
         targets = belief_targets(dataset, times, num_samples, observer)
         belief, inside = targets.get(MIXED_BELIEF, targets[BELIEF]), unpadded(dataset, times, num_samples)
         alone = read_off(targets[PREDICTION][None], belief, num_samples, inside=inside).r2()

@@ -27,7 +27,7 @@ def belief_space(
     num_samples: int = 512,
     num_factors: int = 1,
 ) -> list[dict]:
-    """Compute the dimension of the subspace that varies with the exact belief.
+    """Compute the dimension of the residual stream's subspace that varies with the exact belief.
 
     A least-squares fit approximates the residual stream by m + (belief) M. The quantities are:
 
@@ -35,9 +35,9 @@ def belief_space(
         moved            fraction of the stream's variance that the belief explains through M
         joint            dimension of the space that the beliefs span
         factored         fraction of the stream's variance that the factors' beliefs explain, divided by `moved`
-        sum              the same for the beliefs of each factor, summed over factors
+        sum              dimension of the space that a factor's beliefs span, summed over factors
         overlap          mean squared cosine of the principal angles between two factors' subspaces
-        random overlap   the value of `overlap` for random subspaces of the same dimensions
+        random overlap   expected `overlap` of random subspaces of the same dimensions
 
     The last four quantities need `num_factors` > 1.
 
@@ -46,7 +46,7 @@ def belief_space(
         dataset: samples of an HMM, a generalised HMM or a mixture.
         layers: module names (default: the residual stream).
         num_samples: number of samples.
-        num_factors: number of factors with equally many states; their states are the digits of the state index.
+        num_factors: number of factors of k states; their states are the digits of the state index in base k.
 
     Returns:
         Rows (layer, layer_name, quantity, value, samples).
@@ -60,7 +60,7 @@ def belief_space(
     exact = ExactBeliefs.of(dataset, num_samples)
     belief = exact.belief
     states = round(belief.shape[1] ** (1 / num_factors))
-    rule = f"must divide {belief.shape[1]} states into factors of equal size"
+    rule = f"must be n with {belief.shape[1]} = k^n states for a whole number k"
     require(states**num_factors == belief.shape[1], "num_factors", rule, num_factors)
     parts = factor_beliefs(belief, num_factors)
     joint, added = _rank(belief), sum(_rank(part) for part in parts)

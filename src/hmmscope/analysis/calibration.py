@@ -38,14 +38,14 @@ def bet(
     *,
     in_order: bool = True,
 ) -> Winnings:
-    """Return log(q(outcome) / p(outcome)), the log winnings, of each bet q, summed over the batch."""
+    """Return the log winnings of each bet q: log(q(outcome) / p(outcome)) summed over the batch."""
     log_BJV = law.log()
     seen_BJ = log_BJV.gather(2, happened[..., None])[..., 0]
     if bool(torch.isinf(seen_BJ).any()):
         return {"an outcome of probability zero": math.inf}
     gains: dict[str, Tensor] = {}
     for power in POWERS:
-        what = f"the probabilities to the power of {power:g}"
+        what = f"the optimum's probabilities to the power of {power:g}"
         gains[what] = (power - 1) * seen_BJ - (power * log_BJV).logsumexp(2)
     mixed = {"uniform probabilities": torch.full_like(law, 1 / law.shape[2]), **(others or {})}
     if in_order:
@@ -54,7 +54,7 @@ def bet(
         ratio_BJ = other.gather(2, happened[..., None])[..., 0] / seen_BJ.exp()
         gains[name] = torch.log1p((ratio_BJ - 1) / 2)  # half of the stake on each
     won: Winnings = defaultdict(float)
-    places = _places(positions) if in_order else {f", column {j}": np.array([j]) for j in range(len(positions))}
+    places = _places(positions) if in_order else {f" at column {j}": np.array([j]) for j in range(len(positions))}
     for where, columns in places.items():
         for name, gain_BJ in gains.items():
             won[f"{name}{where}"] += float(gain_BJ[:, columns].sum())
@@ -64,7 +64,7 @@ def bet(
 
 def _places(positions: NDArray[np.int64]) -> dict[str, NDArray[np.int64]]:
     octave = np.frexp(positions)[1]
-    found = {f", position {0 if k == 0 else 2 ** (k - 1)} on": np.flatnonzero(octave == k) for k in np.unique(octave)}
+    found = {f" at positions {2**k // 2} to {2**k - 1}": np.flatnonzero(octave == k) for k in np.unique(octave)}
     return {"": np.arange(len(positions))} | found
 
 
@@ -74,7 +74,7 @@ def _on_symbols(probs: Tensor, happened: Tensor, where: str) -> Winnings:
     for odds in ODDS:
         gain_V = math.log(odds) * counts_V - torch.log1p(probs * (odds - 1)).sum((0, 1))
         for symbol, gain in enumerate(gain_V.tolist()):
-            won[f"odds of {symbol} times {odds:g}{where}"] = gain
+            won[f"the odds of symbol {symbol} times {odds:g}{where}"] = gain
     return won
 
 
@@ -91,6 +91,6 @@ def miscalibrated(won: Winnings, spare: float = 0.0) -> str | None:
     if math.isinf(won[best]):
         return "the optimum gives probability zero to an observed outcome, so it is wrong"
     return (
-        f"the optimum is not calibrated: the outcomes are e^{won[best]:.0f} times as likely under another prediction "
-        f"({best}), which happens to an exact optimum less than once in {1 / FALSE_ALARM:,.0f} evaluations"
+        f"the optimum is not calibrated: another prediction ({best}) makes the outcomes e^{won[best]:.0f} times as "
+        f"likely, which happens to an exact optimum less than once in {1 / FALSE_ALARM:,.0f} evaluations"
     )

@@ -4,7 +4,8 @@ An attention layer adds one term for each observed symbol o_s:
 
     constrained_t = π + sum_{s <= t} (η[o_s] - π) T^(t - s),     η[v] = π labelled[v] / P(v)
 
-with the transition matrix T, the stationary distribution π, and labelled[v][i, j] = P(emit v and go to j given i).
+with the transition matrix T, stationary probabilities π (states) and P(v) (symbols), and labelled[v][i, j] = P(emit v
+and go to j given i).
 """
 
 import torch
@@ -33,11 +34,11 @@ def constrained_updates(
     """Compare a model's first attention layer with constrained belief updating.
 
     - attention: (mean attention at distance d) / (mean attention at distance 1); theory: ζ^(d-1), where ζ is the
-    modulus of the transition matrix's second eigenvalue;
+    second-largest eigenvalue modulus of the transition matrix;
     - rate: fitted factor by which attention decays per step; theory: ζ;
-    - values: cosine between the vector that attention adds for symbol v and η[v] - π, both centred; theory: 1;
+    - values: cosine between attention's change of the belief for symbol v and η[v] - π, centred over v; theory: 1;
     - constrained: held-out R² of an affine map from the stream after attention to the constrained belief; theory: 1;
-    - exact: held-out R² of an affine map from the stream to the exact belief; theory: R² of an affine map from the
+    - exact: held-out R² of an affine map from this stream to the exact belief; theory: R² of an affine map from the
     constrained to the exact belief.
 
     Attention is averaged over heads, without the attention of a token to itself.
@@ -52,7 +53,7 @@ def constrained_updates(
         Rows (quantity, key, value, predicted, samples); `predicted` is the value in theory.
 
     Raises:
-        InputError: the dataset or the model does not fit this description.
+        InputError: the dataset is not of this kind, or a hook point is missing.
 
     Source: Piotrowski, Riechers, Filan and Shai (2025).
     """
@@ -102,7 +103,7 @@ def constrained_updates(
 def constrained_beliefs(
     process: Process, observations: Int64[Tensor, "batch time"]
 ) -> Float64[Tensor, "batch time state"]:
-    """Compute the constrained belief defined in the module's docstring; its entries may leave [0, 1].
+    """Compute the constrained belief defined in the module's docstring; its entries may lie outside [0, 1].
 
     Raises:
         InputError: the stationary distribution is not unique.

@@ -47,7 +47,7 @@ MAX_ORDER = 3
 #: Most probabilities of one predictor in memory at once, where there is no optimum.
 _LAWS = 2**23
 #: Explanation of a loss below the optimum.
-_WRONG = "either the model sees the future, or the optimum is wrong"
+_WRONG = "either the model reads later tokens, or the optimum is wrong"
 METRICS = ("accuracy", "loss", "excess", "total_variation", "distance")
 
 #: Probabilities or vectors at the evaluated positions, by predictor.
@@ -71,7 +71,7 @@ class Score(Measures):
                 to the optimum; ``distance``, the Euclidean distance to the optimum, for linear processes divided by
                 max(1, norm of the optimum).
             For densities: ``loss``, -log density in nats; ``excess``, the loss minus the optimum's loss; ``distance``
-                between the means, in standard deviations.
+                from the optimum's mean, in standard deviations.
             The evaluation loss of [Limits] is ``total_variation`` or ``distance``.
         demonstrations: number of earlier sequences in the sample (position,).
         positions: number of earlier observations in the sequence (position,).
@@ -139,7 +139,7 @@ class Score(Measures):
         invalid = f", INVALID: {self.invalid}" if self.invalid else ""
         length = "" if self.length is None else f", length {self.length}"
         told = "".join(f"; warning: {line}" for line in self.warnings)
-        return f"Score(loss {self.loss:.4f}, {beside}, {samples} samples of {columns} answers{length}{invalid}{told})"
+        return f"Score(loss {self.loss:.4f}, {beside}, {samples} samples of {columns} positions{length}{invalid}{told})"
 
     def _repr_html_(self) -> str:
         told = "".join(f"<p>warning: {escape(line)}</p>" for line in self.warnings)
@@ -154,7 +154,7 @@ class EvaluateOptions:
         first: Index of the first sample.
         block_length: Number of positions per block of block chain-of-thought; 0 for none.
         ngram_order: Longest context, in symbols, of baselines fitted to the training part of recorded sequences.
-        ngrams: N-gram baselines that are already tuned (default: they are tuned on other samples).
+        ngrams: Tuned n-gram baselines (default: baselines tuned on other samples).
 
     Raises:
         InputError: An option is out of range.
@@ -182,12 +182,12 @@ def evaluate(
     observers: Mapping[str, Process] | None = None,
     options: EvaluateOptions | None = None,
 ) -> Score:
-    """Score a model on `num_samples` samples, with the Bayes optimum and baselines.
+    """Score a model, the Bayes optimum and baselines on the same samples.
 
     Predictors:
         ``model``;
-        ``optimum``: the Bayes-optimal predictor, which knows the process or its prior;
-        ``known-component``: the filter that knows the mixture component (for next symbols of mixtures and pools);
+        ``optimum``: the Bayes-optimal predictor, which knows the process or the prior over processes;
+        ``known-component``: the filter that knows the mixture component (for next symbols of mixtures);
         ``order-0``, ..., ``context-tree``: n-gram baselines with counts from the sample itself (`TunedNgrams.tuned`);
         ``trained-order-0``, ..., ``trained-context-tree``, or for vectors ``autoregression-0``, ...: baselines fitted
         to the training part of recorded sequences, if another part is scored.
@@ -211,7 +211,7 @@ def evaluate(
     model = as_module(model)
     num_samples = dataset.different(num_samples)
     asked = make_target(target, dataset.process, dataset.layout) if isinstance(target, str) else target
-    require(isinstance(asked, Target), "target", "must be a name or a Target", target)
+    require(isinstance(asked, Target), "target", "must be the name of a target, or a Target", target)
     if asked is not target:  # a target from the caller already has its device
         asked.device = next((p.device for p in model.parameters()), None)
     require(
@@ -399,7 +399,7 @@ def _invalid(
     if in_order:
         won = float(np.nansum(floor - loss)) - part * len(loss)
         if won > -math.log(FALSE_ALARM):
-            rare = f"which happens to a valid model once in {1 / FALSE_ALARM:,.0f} evaluations"
+            rare = f"which happens to a valid model at most once in {1 / FALSE_ALARM:,.0f} evaluations"
             return f"the model's loss is below {whose} by {won:.4g} nats in total, {rare}; {_WRONG}"
         return None
     difference = mean_of_asked(loss - floor)

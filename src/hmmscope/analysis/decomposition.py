@@ -33,7 +33,7 @@ from hmmscope.schema import require, require_count
 
 @dataclass(frozen=True, repr=False)
 class Histories(Shown):
-    """Observation histories of a stationary process, each with the exact belief and prediction after it.
+    """Observation histories of a stationary process, with the exact belief and prediction after each.
 
     Attributes:
         observations: symbols (history, time), the oldest first.
@@ -79,7 +79,7 @@ class Histories(Shown):
         return cls(paths.observations, probability, beliefs, following @ symbol_probs(params)[0], params, exact=False)
 
     def windows(self, memory_length: int) -> Int64[Tensor, " history"]:
-        """Return the lexicographic index of the last `memory_length` observations."""
+        """Return the lexicographic index of each history's last `memory_length` observations."""
         num_symbols, time = self.next_observation.shape[1], self.observations.shape[1]
         require(1 <= memory_length <= time, "memory_length", f"must be in [1, {time}]", memory_length)
         place = num_symbols ** torch.arange(memory_length - 1, -1, -1)
@@ -91,7 +91,7 @@ class Histories(Shown):
     def remembered(
         self, memory_length: int
     ) -> tuple[Float64[Tensor, "history state"], Float64[Tensor, "history symbol"]]:
-        """Return P(last state | window) and P(next observation | window) of the stationary process."""
+        """Return P(last state | window) and P(next observation | window) for windows of `memory_length` symbols."""
         windows_H = self.windows(memory_length)
         num_symbols, time = self.next_observation.shape[1], self.observations.shape[1]
         if num_symbols**memory_length <= len(windows_H):
@@ -215,13 +215,13 @@ class Windows(Shown):
 
 @dataclass(frozen=True, repr=False)
 class Decomposition(Shown):
-    """Terms of the decomposition in the module's docstring; `total` is computed independently, not as their sum.
+    """Terms of the decomposition in the module's docstring; `total` is not computed as their sum.
 
     Attributes:
-        total: E||P - W x||^2 (...), for each matrix W.
+        total: E||P - W x||^2 for each matrix W.
         memory: E||P - P_L||^2.
         misspecification: E||P_L - W_L x||^2.
-        estimation: E||W_L x - W x||^2 (...).
+        estimation: E||W_L x - W x||^2 for each W.
     """
 
     total: Float64[Tensor, "..."]
@@ -231,5 +231,5 @@ class Decomposition(Shown):
 
     @property
     def gap(self) -> Float64[Tensor, "..."]:
-        """total - memory - misspecification - estimation, which is zero up to rounding if histories are enumerated."""
+        """total - memory - misspecification - estimation; zero up to rounding for enumerated histories."""
         return self.total - self.memory - self.misspecification - self.estimation

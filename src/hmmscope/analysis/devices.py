@@ -59,7 +59,7 @@ def on_device(model: Any, device: Any) -> Iterator[None]:
     held = [one for part in parts_of(module) for one in (*part.parameters(False), *part.buffers(False))]
     before = {one.device for one in held}
     if len(before) > 1:
-        raise InputError(f"device: the model is on {len(before)} devices; leave device out")
+        raise InputError(f"device: must be omitted, because the model is on {len(before)} devices")
     if not before or before == {wanted}:
         yield
         return

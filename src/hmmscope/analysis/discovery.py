@@ -53,14 +53,14 @@ def automaton(
 
     - rank: rank of the Hankel matrix [P(prefix suffix)], the number of singular values before their steepest drop;
     - states: number of classes of prefixes with different distributions of the future;
-    - recurrent: number of recurrent classes among them;
-    - distance: mean total variation between the process's predictions and those of observable operators learned from
-    the model.
+    - recurrent: number of these classes that are recurrent;
+    - distance: mean total variation between predictions of the process and of observable operators learned from the
+    model.
 
     Args:
         model: any module from tokens to logits.
         dataset: single sequences of an HMM or generalised HMM, which start with a placeholder token (`SequenceLayout`).
-        length: length of prefixes, suffixes and futures; 0 for the largest length with at most 4096 words.
+        length: length of prefixes, suffixes and futures; 0 for the largest n <= 6 with <= 4096 words of length 2 n + 1.
         tolerance: total variation up to which two future distributions count as equal.
         num_samples: number of samples on which the operators are evaluated.
 
@@ -68,7 +68,7 @@ def automaton(
         Rows (quantity, value, exact, samples); `exact` is the value for the process itself.
 
     Raises:
-        InputError: the dataset does not fit this description, or words are longer than the samples.
+        InputError: the dataset is not as described, or words are longer than the samples.
 
     Source: Hsu, Kakade, Zhang (2009) for the operators; see `extract_automaton`.
     """

@@ -34,11 +34,11 @@ def evaluation_losses(
     least_count: int = 1,
     block_length: int = 0,
 ) -> list[dict]:
-    """Compute the distance of a model's predictions from the exact ones by position (el_t in [Limits]).
+    """Compute the distance of a model's predictions from exact predictions by position (el_t in [Limits]).
 
-    The distance is that of `Target.distance_terms`. Position t is the position after t observations. For Cyclic-HARD
+    `Target.distance_terms` defines the distance. Position t is the position after t observations. For Cyclic-HARD
     only queries of the state are evaluated, and up to 64 rounds of `num_samples` samples are drawn until each position
-    has `least_count` queries. The baseline ``constant`` is the mean exact answer in the second half of positions.
+    has `least_count` queries. The baseline ``constant`` is the mean exact prediction in the second half of positions.
 
     Source: [Limits] §4.1 and App. C.1, with 256 trajectories.
 
@@ -61,7 +61,7 @@ def evaluation_losses(
     require_count("least_count", least_count, 0)
     asked = make_target(target, dataset.process, dataset.layout)
     kept = np.flatnonzero(asked.positions > 0)
-    require(len(kept) > 0, "layout", "must predict something after the first observation", dataset.layout)
+    require(len(kept) > 0, "layout", "must have a predicted observation after the first", dataset.layout)
     positions = np.unique(asked.positions[kept])
     found: dict[str, list[NDArray[np.float64]]] = {"model": [], "constant": []}
     constant: Tensor | None = None
@@ -158,7 +158,7 @@ def fit_length(
         definition: "prefix" or "max".
 
     Returns:
-        The fit length, 0 if no position is fitted.
+        0 if no position is fitted.
 
     Raises:
         InputError: lists have different lengths, there are no epochs, or positions or numbers are invalid.
@@ -208,7 +208,7 @@ def crossing_length(
 def fit_start(
     losses: Sequence[Sequence[float | None]], positions: Sequence[int], error_rate: float, *, last: int = 3
 ) -> int | None:
-    """Return the least position from which on all positions are fitted, or None."""
+    """Return the least position from which on all positions are fitted (see `fit_length`), or None."""
     start = None
     fitted = fitted_positions(losses, positions, error_rate, last=last)
     for position, good in zip(reversed(positions), reversed(fitted), strict=True):
@@ -231,7 +231,7 @@ def fitted_positions(
     ascending = all(a < b for a, b in pairwise(positions))
     require(len(positions) > 0 and positions[0] >= 1 and ascending, "positions", "must ascend from 1", list(positions))
     for row in losses:
-        require(isinstance(row, Collection), "losses", "must be a list for each epoch", row)
+        require(isinstance(row, Collection), "losses", "must be one list of losses per epoch", row)
         require(len(row) == len(positions), "losses", f"must have {len(positions)} positions", len(row))
         require(all(isinstance(one, Real | None) for one in row), "losses", "must be numbers or None", row)
     columns = [[row[i] for row in losses[-last:]] for i in range(len(positions))]

@@ -78,12 +78,12 @@ class Readout(Shown):
     values: Float64[Tensor, "layer example coordinate"]
 
     def beyond(self, twins: Sequence["Readout"]) -> ExplainedFraction:
-        """Compute the fraction explained beyond untrained controls, at the best layer of each network."""
+        """Compute `explained_beyond_controls` at the layer of each network with the best fit."""
         left, *twins_left = (1 - one.r2()[:, one.chosen] for one in (self, *twins))
         return explained_beyond_controls(left, np.stack(twins_left, 1), len(self.spread))
 
     def r2(self, *, seed: int = 0) -> Curves:
-        """Return R² on the test samples (row 0) and on bootstrap resamples (1 + NUM_RESAMPLES, layer)."""
+        """Return R² (1 + NUM_RESAMPLES, layer) on the test samples (row 0) and on bootstrap resamples."""
         return explained(self.errors, self.spread, seed=seed)
 
     def by_layer(self, samples: int | None = None) -> list[dict[str, Any]]:
@@ -104,7 +104,7 @@ class ExactBeliefs(Shown):
         dataset: source of the samples.
         num_samples: number of samples.
         times: observation indices (time,).
-        values: what probes decode, by name (example, coordinate), without constant coordinates.
+        values: targets by name (example, coordinate), without constant targets other than the belief.
         inside: mask of the examples that are not padding (example,), or None.
     """
 
@@ -116,7 +116,7 @@ class ExactBeliefs(Shown):
 
     @classmethod
     def of(cls, dataset: ProcessDataset, num_samples: int, observer: Process | None = None) -> "ExactBeliefs":
-        """Compute the exact targets of samples under the dataset's process, or under another process (`observer`)."""
+        """Compute the exact targets of samples under `observer` (default: the dataset's process)."""
         times = belief_times(dataset)
         found, inside = belief_targets(dataset, times, num_samples, observer), unpadded(dataset, times, num_samples)
         test = _split(len(found[BELIEF]), num_samples)
@@ -140,7 +140,7 @@ class ExactBeliefs(Shown):
         return read_off(features, self.values[target], self.num_samples, inside=self.inside, **options)
 
     def mapped(self, features: Float[Tensor, "layer example feature"]) -> Float64[Tensor, "layer example state"]:
-        """Return the outputs of an affine map from activations to beliefs that is fitted to all examples."""
+        """Return beliefs read from activations by an affine map that is fitted to all examples."""
         return fit_affine(features, self.belief)(features)
 
     def from_prediction(self, target: str = BELIEF, **options: Any) -> Curves:
@@ -150,7 +150,7 @@ class ExactBeliefs(Shown):
         return self.read(self.values[PREDICTION][None], target, **options).r2()[:, 0]
 
     def ceiling(self, target: str) -> float:
-        """Return the highest possible test R²: that of the mean of a target given the observations."""
+        """Return the highest possible test R²: the R² of a target's mean given the observations."""
         if target != BELIEF or MIXED_BELIEF not in self.values:
             return 1.0
         test = _split(len(self.belief), self.num_samples)
@@ -205,7 +205,7 @@ def geometry(
     """
     options = options_of(options, InstrumentOptions).without(num_points=NO_POINTS)
     num_samples = dataset.different(num_samples)
-    require_count("num_samples", num_samples, 8, " (some fit the map, the others test it)")
+    require_count("num_samples", num_samples, 8, " (three quarters fit the map, one quarter tests it)")
     names = layers_read(model, layers)
     exact = ExactBeliefs.of(dataset, num_samples, options.observer)
     stream = exact.stream(model, names)
@@ -319,7 +319,7 @@ def read_off(
     seed: int = 0,
     inside: Bool[Tensor, " example"] | None = None,
 ) -> Readout:
-    """Fit an affine map from each layer on three quarters of the samples, and compute its errors on the rest.
+    """Fit an affine map from each layer on three quarters of the samples; compute its errors on the other quarter.
 
     Args:
         features: activations (layer, example, feature); examples of a sample are adjacent.
@@ -376,7 +376,7 @@ def explained(errors: Curves, spread: Curves, *, seed: int = 0) -> Curves:
     Raises:
         InputError: the target does not vary.
     """
-    require(bool(spread.sum() > 0), "dataset", "must have a target that varies between positions", float(spread.sum()))
+    require(bool(spread.sum() > 0), "dataset", "must have a target that varies in test samples", float(spread.sum()))
     means = resampled_curves(np.concatenate([errors, spread[:, None]], 1), seed=seed)
     r2: Curves = 1 - means[:, :-1] / means[:, -1:]
     return r2

@@ -1,4 +1,4 @@
-"""Comparison of a model with other predictors on samples that start with a header."""
+"""Comparison of a model with other predictors on samples that start with a header (HMM parameters)."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -36,7 +36,7 @@ class HeaderOptions:
     """Options of `header`.
 
     Attributes:
-        num_hmms, num_pools: Number of HMMs in each pool, and number of pools, to estimate ``bayes``; 0 omits ``bayes``.
+        num_hmms, num_pools: Number of HMMs per pool, and of pools, to estimate ``bayes``; 0 pools omit ``bayes``.
         num_fits: Number of samples to which Baum-Welch is applied; 0 omits ``baum-welch``.
         positions: Numbers of observations after which Baum-Welch predicts (default: 1, 2, 4, ...).
         ngrams: True adds n-gram baselines.
@@ -90,7 +90,7 @@ def header(
 
     Returns:
         Rows (predictor, position, quantity, value, low, high, error, samples). `position` is the number of known
-        observations; None marks the mean over positions. The 95 % interval (low, high) is over samples, for
+        observations; None marks the mean over positions. The 95 % interval is over samples, for
         ``bayes`` also over pools. An infinite excess has no row.
 
     Raises:

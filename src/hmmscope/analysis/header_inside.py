@@ -60,7 +60,7 @@ def header_memory(
         InputError: the dataset is in another layout, or a layer is unknown.
     """
     length = behind_headers(dataset)
-    require_count("num_samples", num_samples, 8, " (some fit the map, the others test it)")
+    require_count("num_samples", num_samples, 8, " (three quarters fit the map, one quarter tests it)")
     names = layers_read(model, layers)
     last = np.array([dataset.layout.num_observations - 1])
     entries = (dataset[0:num_samples].tokens[:, :length] - dataset.num_symbols).double()
@@ -100,7 +100,7 @@ def header_edits(
 
         1 - D(new filter, model after) / D(new filter, model before),
 
-    where D is the KL divergence in nats. The control ``other`` replaces the header by the header of another sample.
+    where D is the KL divergence in nats. The control ``other`` uses another sample's edited header.
 
     Args:
         model: any module.
@@ -124,7 +124,7 @@ def header_edits(
     half = exact.shape[1] // 2
     kept = (exact[:, half:].sum(-1) > 0.5).all(1).nonzero()[:, 0]
     require(
-        len(kept) >= 2, "num_samples", "must leave two samples that are possible under the edited header", num_samples
+        len(kept) >= 2, "num_samples", "must include two samples that are possible under the edited header", num_samples
     )
     old, new, wanted = batch.tokens[kept], edited[kept], exact[kept][:, half:]
     names = layers_read(model, layers)

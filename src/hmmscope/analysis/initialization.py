@@ -29,7 +29,7 @@ _BLOCK = 256
 #: Relative error of a table computed from positions, and the least fraction of such entries.
 _TABLE_ERROR, _TABLE_SHARE = 1e-3, 0.9
 
-FIX = "pass a function that makes the untrained module as controls="
+FIX = "pass as controls= a function that makes the untrained module"
 
 
 def made_controls(controls: Controls, model: nn.Module, seeds: Sequence[int]) -> tuple[nn.Module, ...]:
@@ -48,7 +48,7 @@ def made_controls(controls: Controls, model: nn.Module, seeds: Sequence[int]) ->
         except Exception as error:
             line = error if isinstance(error, HmmscopeError) else f"{type(error).__name__}: {error}"
             reason = " ".join(str(line).split())[:200]
-            raise InputError(f"controls: fails ({reason}); it must return the untrained module") from error
+            raise InputError(f"controls: the function fails ({reason}); it must return an untrained module") from error
         if not isinstance(one, nn.Module):
             raise InputError(f"controls: {rule}; it returned {shown(one)}")
         _require_same_shapes(one, model)
@@ -56,8 +56,8 @@ def made_controls(controls: Controls, model: nn.Module, seeds: Sequence[int]) ->
     for one, other in [*pairwise(made), *((model, one) for one in made)]:
         if _same_weights(one, other):
             raise InputError(
-                "controls: returns the same weights at every call; it must draw new ones, without loading weights or a "
-                "fixed seed"
+                "controls: must draw new weights at every call, but two modules have the same weights; remove fixed "
+                "seeds and loaded weights"
             )
     return tuple(made)
 
@@ -91,10 +91,10 @@ def _same_weights(one: nn.Module, other: nn.Module) -> bool:
 
 
 def other_law(own: Mapping[str, Tensor], drawn: Sequence[Mapping[str, Tensor]], *, trained: bool = True) -> str:
-    """Return a parameter with another initial distribution than in the controls, or "".
+    """Return a parameter with another initial distribution than in the controls and the reason, or "".
 
     Training hardly changes a matrix's median singular value, but another initialization changes both this value and
-    the root mean square. The test uses the smaller change for trained weights, and the larger one for initial weights.
+    the root mean square. The test uses the smaller of both changes for trained weights, the larger for initial weights.
     """
     for name, weight in own.items():
         found = _ratio(weight.detach(), [one[name].detach() for one in drawn], trained=trained)
@@ -110,9 +110,9 @@ def _ratio(weight: Tensor, drawn: Sequence[Tensor], *, trained: bool) -> str | N
     weight, drawn = weight.double().cpu(), [one.double().cpu() for one in drawn]
     still, fixed = bool((weight == weight.flatten()[0]).all()), all(torch.equal(one, drawn[0]) for one in drawn)
     if still and not fixed:
-        return f"all its values are {float(weight.flatten()[0]):.3g}, but the values of its untrained controls vary"
+        return f"all its values are {float(weight.flatten()[0]):.3g}, but in the untrained controls its values vary"
     if fixed and not trained and not torch.equal(weight, drawn[0]):
-        return "its constant values differ from the initial values of its untrained controls"
+        return "its values differ from the initial values that all untrained controls share"
     size = _mean([_root_mean_square(one) for one in drawn])
     if size == 0:
         return None
@@ -122,7 +122,7 @@ def _ratio(weight: Tensor, drawn: Sequence[Tensor], *, trained: bool) -> str | N
     if not matrix and trained:
         limit = VECTOR_RATIO
     limit = max(math.log(limit), error)
-    changes = [(math.log(ratio) if ratio > 0 else -math.inf, limit, "scale")]
+    changes = [(math.log(ratio) if ratio > 0 else -math.inf, limit, "root mean square")]
     if matrix and not fixed:
         inner = math.log(_inner(weight) / _mean([_inner(one) for one in drawn])) if _inner(weight) > 0 else -math.inf
         changes += [(inner, limit if trained else max(limit, _INNER_ERROR * error), "median singular value")]
@@ -131,7 +131,7 @@ def _ratio(weight: Tensor, drawn: Sequence[Tensor], *, trained: bool) -> str | N
     change, allowed, what = (min if trained else max)(changes, key=lambda one: abs(one[0]) / one[1])
     if abs(change) <= allowed:
         return None
-    return f"its {what} is {math.exp(change):.2g} times the {what} of its untrained controls"
+    return f"its {what} is {math.exp(change):.2g} times the {what} in the untrained controls"
 
 
 def _root_mean_square(values: Tensor) -> float:
@@ -149,7 +149,7 @@ def _mean(values: Sequence[float]) -> float:
 def copied_table(module: nn.Module, before: dict[str, Tensor], known: set[int]) -> str:
     """Return the name of a buffer that may be learned but is the same after a new initialization, or "".
 
-    Buffers of integers, masks, or sinusoids, ramps or powers of the position count as fixed.
+    Buffers of integers, masks, sinusoids, ramps or powers of the position count as not learned.
     """
     for name, buffer in module.named_buffers():
         if id(buffer) in known or not (buffer.is_floating_point() or buffer.is_complex()):

@@ -1,4 +1,4 @@
-"""Means with 95 % intervals: the bootstrap, or Student's t for fewer than `FEW` samples."""
+"""Means with 95 % intervals over samples."""
 
 from functools import lru_cache
 from typing import Any
@@ -64,7 +64,7 @@ def bootstrap_ratio(
 
 
 def least_z(count: int, alarm: float) -> float:
-    """Return the t-statistic (mean / standard error) that `count` normal samples exceed with probability `alarm`.
+    """Return the t-statistic (mean / standard error) that `count` N(0, 1) samples exceed with probability `alarm`.
 
     The tail of Student's t beyond sqrt(degrees) / tan(u) is the integral of sin(v)^(degrees - 1) over 0 < v < u,
     divided by the integral over 0 < v < π.

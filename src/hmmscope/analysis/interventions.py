@@ -7,7 +7,7 @@
     with intervene(model, {"residual.2": patch(source)}):
         patched = model(tokens)
 
-An edit maps an activation to another of equal shape. Gradients flow through edits; activation checkpointing must be off.
+An edit maps an activation to a tensor of equal shape. Gradients flow through edits; disable activation checkpointing.
 
 Source: activation patching as in Vig et al. (2020) and Meng et al. (2022); ablation by means and by other samples as in
 Wang et al. (2023) and Chan et al. (2022).
@@ -49,7 +49,7 @@ def intervene(
 
     Args:
         model: any module.
-        edits: for the name of each activation (``residual.1``) or module, one edit, or several edits in order.
+        edits: map from names of activations (``residual.1``) or modules to an edit, or to several edits in order.
         device: device on which the model runs in the block.
 
     Raises:
@@ -169,7 +169,7 @@ def project_out(
 ) -> Edit:
     """Return an edit that replaces the activation's component in the span of `directions` by that of `mean`, or by 0.
 
-    x - (x - mean) Q Q^T   with an orthonormal basis Q.
+    x - (x - mean) Q Q^T   for an orthonormal basis Q
     """
     basis_DR = span(directions)
 
@@ -190,7 +190,7 @@ def move_within(
 ) -> Edit:
     """Return an edit that replaces the activation's component in the span of `directions` by that of `values`.
 
-    x + (values - x) Q Q^T
+    x + (values - x) Q Q^T   for an orthonormal basis Q
     """
     basis_DR = span(directions)
 
@@ -244,7 +244,7 @@ def set_pattern(pattern: Float[Tensor, "*shape"], *, head: int | None = None, sa
 
 
 def span(directions: Float[Tensor, "direction width"]) -> Float[Tensor, "width rank"]:
-    """Return an orthonormal basis (width, rank), float64, of the span of rows (direction, width)."""
+    """Return an orthonormal basis (width, rank), float64, of the span of `directions`."""
     rounding = 10 * max(directions.shape) * torch.finfo(directions.dtype).eps
     rows = torch.atleast_2d(directions).double()
     if not rows.isfinite().all():

@@ -27,14 +27,14 @@ CONSTANT, LAST = "the best constant answer", "the best prediction given the last
 
 @dataclass(frozen=True, repr=False)
 class Learned(Shown):
-    """Held-out losses in nats per symbol, and the fraction of the gap from baseline to optimum that a network closes.
+    """Held-out losses in nats per symbol, and the closed fraction of the gap from baseline to optimum.
 
     Attributes:
         loss: loss of the network.
-        bar: name of the baseline: `LAST` (last symbol), or `CONSTANT` if that is better or `LAST` is the optimum.
+        bar: name of the baseline: `LAST` (last symbol), or `CONSTANT` if its loss is lower or `LAST` is optimal.
         at_bar: loss of the baseline.
         optimum: Bayes loss.
-        share, low, high: (at_bar - loss) / (at_bar - optimum) with its 95 % interval, or None.
+        share, low, high: (at_bar - loss) / (at_bar - optimum) with its 95 % interval; None for gaps below `LEAST_GAP`.
     """
 
     loss: float

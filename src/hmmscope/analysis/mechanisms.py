@@ -48,7 +48,7 @@ NAMED_FROM, COSTS_FROM = 0.05, 0.002
 
 @dataclass(frozen=True)
 class Component:
-    """A part of a model that can be ablated: a head, the attention of a layer, or the MLP of a layer.
+    """A part of a model to ablate: a head, or the attention or MLP of a layer.
 
     Attributes:
         tap: name of the module.
@@ -117,7 +117,7 @@ def _num_heads(model: nn.Module, attention: str) -> int:
 
 @registry.instrument("mechanisms", x="component", by=("ablation",), only=("quantity",))
 def mechanisms(model: nn.Module, dataset: ProcessDataset, *, num_samples: int = 256, seed: int = 0) -> list[dict]:
-    """Ablate each head, attention and MLP; measure the loss and R² of features in the residual stream after its layer.
+    """Ablate each head, attention layer and MLP; measure the loss and R² of features in the stream after the layer.
 
     The ablation ``mean`` replaces an activation by its mean over samples at each position; ``resample`` replaces it by
     another sample's activation. The value of ``loss`` is the increase of the cross-entropy in nats. The other values
@@ -127,7 +127,7 @@ def mechanisms(model: nn.Module, dataset: ProcessDataset, *, num_samples: int = 
         previous-k   the observation k steps back
         unigram      the frequencies of symbols in the context
         bigram       the frequencies of symbols after earlier occurrences of the present symbol
-        belief       the exact belief, given the component
+        belief       the exact belief, given the mixture component
 
     Args:
         model: model with hook points ``blocks.<n>.attention.mixed`` and ``residual.<n>``.
@@ -138,7 +138,7 @@ def mechanisms(model: nn.Module, dataset: ProcessDataset, *, num_samples: int = 
 
     Returns:
         Rows (component, layer, head, ablation, quantity, value, low, high, error, before, samples); `before` is the
-        loss or R² of the intact model. The 95 % interval (low, high) is over samples.
+        loss or R² of the intact model. The 95 % interval is over samples.
 
     Raises:
         InputError: the model lacks these hook points, or sequences are too short.
@@ -146,7 +146,7 @@ def mechanisms(model: nn.Module, dataset: ProcessDataset, *, num_samples: int = 
     Source: this project; ablations as in Wang et al. (2023).
     """
     check_dataset(dataset)
-    require_count("num_samples", num_samples, 16, " (some are used to fit, the others to test)")
+    require_count("num_samples", num_samples, 16, " (three quarters fit the maps, one quarter tests them)")
     num_samples = dataset.different(num_samples)
     parts, task = components(model), _AblationData(model, dataset, num_samples)
     taps = list(dict.fromkeys(part.tap for part in parts))
@@ -186,7 +186,7 @@ def paths(
 
     Source: this project; path patching as in Wang et al. (2023) and Goldowsky-Dill et al. (2023).
     """
-    require_count("num_samples", num_samples, 16, " (some are used to fit, the others to test)")
+    require_count("num_samples", num_samples, 16, " (three quarters fit the maps, one quarter tests them)")
     require_known("ablation", ablation, ABLATIONS)
     if not isinstance(model, Decoder):
         raise InputError(f"model: must be a Decoder of this library for path patching, got {type(model).__name__}")
@@ -222,7 +222,7 @@ def _places(given: Float[Tensor, " batch *shape"]) -> dict[str, Tensor]:
 
 
 def roles(rows: Iterable[Mapping[str, Any]], *, ablation: str = "mean") -> dict[str, str]:
-    """Name each head and attention layer by the target whose R² its ablation lowers most, such as "induction head".
+    """Name each head and attention layer by the target with the largest decrease of R², such as "induction head".
 
     The name is "none" if the ablation hardly lowers R² or does not raise the loss.
 

@@ -46,7 +46,7 @@ class NgramReach(Shown):
         accuracy: accuracy of each predictor: ``optimum``, ``known-component``, ``order-0`` to ``order-4``,
             ``context-tree``, and the observers.
         loss: cross-entropy of each predictor, nats.
-        component: accuracy of linear probes for the component from ``symbol counts``, ``untrained layer 0``, ...
+        component: accuracy of linear probes for the mixture component, by features (``symbol counts``, ...).
         chance: frequency of the most common component, or None.
         num_components: number of components that the probe distinguishes, or None.
         num_samples: number of samples.
@@ -68,7 +68,7 @@ class NgramReach(Shown):
 
     @property
     def untrained(self) -> Level | None:
-        """Best accuracy at which linear probes decode the component from an untrained model, or None."""
+        """Best accuracy of linear probes for the component on an untrained model, or None."""
         found = [level for name, level in self.component.items() if name.startswith("untrained")]
         return largest(found, lambda level: level.value) if found else None
 
@@ -79,14 +79,14 @@ class NgramReach(Shown):
         ]
 
     def lines(self) -> list[str]:
-        said = [f"accuracy of the next observation, with the loss in nats in brackets, on {self.num_samples} prompts"]
+        said = [f"accuracy (loss in nats) of predictions of the next observation on {self.num_samples} prompts"]
         for name, level in self.accuracy.items():
             said.append(f"  {name:<18} {_in_digits(level)}  ({steady(self.loss[name].value):z.3f})")
         if self.no_optimum is not None:
             said.append(f"  optimum            unknown: {self.no_optimum}")
         if self.component:
             said.append(
-                f"accuracy of a probe for {self.num_components} components (chance {steady(self.chance or 0.0):.3f})"
+                f"accuracy of probes for {self.num_components} components (chance {steady(self.chance or 0.0):.3f})"
             )
             for name, level in self.component.items():
                 said.append(f"  {name:<18} {_in_digits(level)}")

@@ -39,7 +39,7 @@ class TunedNgrams:
 
     Attributes:
         strengths: prior strength of the n-gram of each order, see `ngram_laws`.
-        order: least order with a loss within `MARGIN` of the smallest.
+        order: lowest order with a loss within `MARGIN` of the smallest loss.
         ngram_reaches: True if n-gram contexts extend across sequence starts.
         depth, pseudo_count, weight: hyperparameters of the context trees, see `context_tree_laws`.
         tree_reaches: True if tree contexts extend across sequence starts.
@@ -67,8 +67,8 @@ class TunedNgrams:
         """Choose the n-gram hyperparameters by the mean loss on samples 0 to `num_samples` - 1.
 
         Args:
-            dataset: prompts of the training pool.
-            num_samples: number of prompts (default: about `OBSERVATIONS` observations).
+            dataset: prompts for tuning.
+            num_samples: number of prompts (default: enough for `OBSERVATIONS` observations).
             orders: order up to which n-grams are always tuned; higher orders follow while the loss falls.
             asked: mask of the predicted observations that the loss includes (predicted,).
 
@@ -89,7 +89,7 @@ class TunedNgrams:
         seen = batch.observations.cpu().numpy()
         kept = (target.labels(batch) != PADDING).cpu().numpy()
         kept = kept if asked is None else kept & asked
-        require(bool(kept.any()), "asked", "must include an observation that is predicted", 0)
+        require(bool(kept.any()), "asked", "must include a predicted observation", 0)
         where = (slice(None), layout.predicted_observations)
         reaches = (False, True) if len(layout.sequence_lengths) > 1 else (False,)
         longest = min(MAX_ORDER, layout.num_observations - 1)
@@ -116,7 +116,7 @@ class TunedNgrams:
 
     @staticmethod
     def best(values: Mapping[str, Any], metric: str = "loss") -> str:
-        """Return the best n-gram baseline, by mean loss or accuracy.
+        """Return the name of the best n-gram baseline by mean loss or accuracy.
 
         Raises:
             InputError: there is no n-gram baseline.
@@ -148,7 +148,7 @@ UNTUNED = TunedNgrams(tuple((1.0,) * (order + 1) for order in range(4)), 3, Fals
 
 
 def other_samples(dataset: ProcessDataset) -> ProcessDataset | None:
-    """Return a dataset of the same process, or of its prior process, with the random stream "counting".
+    """Return a dataset of the same process, or of its prior, with the random stream "counting".
 
     For recorded sequences, samples are windows of the training part; without a training part the result is None.
     """
@@ -298,7 +298,7 @@ class NgramScores(Measures):
             found = means[name]
             parts.append(f"{called} {found['loss']:.4f} nats, accuracy {found['accuracy']:.4f}")
         samples, columns = self.measures[TREE]["loss"].shape
-        return f"NgramScores({'; '.join(parts)}; {samples} samples of {columns} answers)".replace("order-", "order ")
+        return f"NgramScores({'; '.join(parts)}; {samples} samples of {columns} positions)".replace("order-", "order ")
 
     def _repr_html_(self) -> str:
         return html_rows("N-gram baselines", self.table())
@@ -348,7 +348,7 @@ def gain_over_ngrams(
         kept: mask of the positions to average over.
 
     Returns:
-        Gains in ``loss``, nats, and ``accuracy`` (sample,).
+        Decrease of ``loss`` in nats, and increase of ``accuracy`` (sample,).
     """
     kept = np.ones(len(found.positions), bool) if kept is None else kept
     gains = {}

@@ -191,7 +191,7 @@ def probe(
     require(layers is None or len(layers) > 0, "layers", "must be a list of at least one name", layers)
     check_layers(model, names := layers_read(model, layers))
     num_samples = dataset.different(num_samples)
-    require_count("num_samples", num_samples, 8, " (some train the probe, the others test it)")
+    require_count("num_samples", num_samples, 8, " (three quarters train the probe, one quarter tests it)")
     options = options_of(options, InstrumentOptions).without(num_points=NO_POINTS)
     require(options.observer is None or target == "belief", "observer", "applies only to the target belief", target)
     if target == "belief":

@@ -109,6 +109,6 @@ def rising(
         return ()
     what = "loss" if optimum is None else "loss above the optimum"
     return (
-        f"the {what} rises with position: {float(np.nanmean(mid)):.3f} nats in the middle third of the sample, "
-        f"{float(np.nanmean(late)):.3f} in the last third; train longer, or pass length= if training samples were shorter",
+        f"the {what} rises with position: {float(np.nanmean(mid)):.3f} nats in the middle third of positions, "
+        f"{float(np.nanmean(late)):.3f} in the last third; train longer, or evaluate at the training length (length=)",
     )

@@ -39,9 +39,9 @@ def shuffle_test(
 
     The keys are the observations of the demonstrations.
 
-        cv = mean over keys of the standard deviation over permutations / mean over keys of |logit|
+        cv = mean over keys of the logit's standard deviation over permutations / mean of |logit|
 
-    Mode "blocks" (A in the paper) permutes whole demonstrations, which leaves the exact answer unchanged. The other
+    Mode "blocks" (A in the paper) permutes whole demonstrations, which leaves the exact prediction unchanged. The other
     modes permute position numbers: "layer" (C) in one layer at a time, on the original hidden states; "everywhere" (B)
     in all layers.
 
@@ -55,7 +55,7 @@ def shuffle_test(
         Rows (layer, head, metric, value, low, high, samples); layers count from 1. Metrics: ``cv``; ``cv_centred``, the
         cv of logits minus their mean over keys; ``attention_change``, the total variation of the attention from its
         mean over permutations; and, except in mode "layer", ``prediction_change``, the same for the model's prediction,
-        in a row with layer 0 and head -1. The 95 % interval (low, high) is over prompts.
+        in a row with layer 0 and head -1. The 95 % interval is over prompts.
 
     Raises:
         InputError: the hook points are missing, there are fewer than two demonstrations, the mode is unknown, or mode
@@ -101,7 +101,7 @@ class ShuffleValues(dict[str, dict[int, Tensor]]):
         attend_at = attend_at or getattr(model, "attend_at", None)
         if mode == "layer" and attend_at is None:
             raise InputError(
-                "mode: 'layer' needs a model whose method attend_at moves positions in one layer; use 'blocks'"
+                "mode: 'layer' needs a model with a method attend_at, which sets positions in one layer; use 'blocks'"
             )
         batch = dataset[0:num_samples]
         generator = torch_generator(seed, "shuffle")
@@ -159,7 +159,7 @@ class ShuffleValues(dict[str, dict[int, Tensor]]):
 
 
 def attention_taps(model: nn.Module, what: str) -> list[str]:
-    """Return the hook points of attention "logits" or "pattern", by layer.
+    """Return the names of hook points of attention "logits" or "pattern", by layer.
 
     Raises:
         InputError: the model has no softmax attention.

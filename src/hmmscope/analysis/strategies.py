@@ -1,4 +1,4 @@
-"""Strategies: distances of a model from simple predictors, and training steps at which the closest one changes."""
+"""Strategies: a model's distances from simple predictors, and training steps at which the closest predictor changes."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -39,7 +39,7 @@ def strategies(model: nn.Module, dataset: ProcessDataset, *, num_samples: int = 
         max_order: largest k of ``window-k`` and ``order-k``.
 
     Returns:
-        Rows (predictor, metric, value, low, high, samples); the 95 % interval (low, high) is over samples.
+        Rows (predictor, metric, value, low, high, samples); the 95 % interval is over samples.
 
     Raises:
         InputError: the stationary distribution is not unique, or observations are vectors.
@@ -50,7 +50,7 @@ def strategies(model: nn.Module, dataset: ProcessDataset, *, num_samples: int = 
     require_count("max_order", max_order, 0)
     if dataset.process.real_valued:
         raise InputError(
-            "dataset: must have symbols, got a real-valued process; compare it with its optimum by hmmscope.evaluate"
+            "dataset: must have symbols, got a real-valued process; use hmmscope.evaluate for real-valued processes"
         )
     num_samples = dataset.different(num_samples)
     parts: dict[tuple[str, str], list[Tensor]] = {}
@@ -114,7 +114,7 @@ class LevelCrossing(NamedTuple):
     def of(
         cls, steps: Sequence[int], values: Sequence[float], errors: Sequence[float] | None = None, *, level: float = 0.0
     ) -> "LevelCrossing | None":
-        """Return the step (interpolated in log step) from which a curve stays above a level, or None if there is none.
+        """Return the step (interpolated in log step) from which a curve stays above a level, or None.
 
         Step 0 counts as 0.5 in the logarithm. A curve that is above the level from the start gives None.
 

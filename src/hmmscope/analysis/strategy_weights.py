@@ -63,8 +63,8 @@ def strategy_weights(
     require(
         possible,
         "predictors",
-        "must together give a positive probability to every outcome of positive probability under the model",
-        "an outcome to which no predictor gives a positive probability",
+        "must include, for every outcome that the model predicts, a predictor that gives it positive probability",
+        "an outcome of probability zero under all predictors",
     )
     start = np.full(len(p_KBN), 1 / len(p_KBN))
     whole = _fit(q_BN, p_KBN, start)

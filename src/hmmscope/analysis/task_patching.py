@@ -45,7 +45,7 @@ def task_patching(
 ) -> list[dict]:
     """Patch the mixture component (task) of prompt A into the run on prompt B, one layer at a time.
 
-    In three quarters of the pairs (A, B), the demonstrations of A replace those of B. The leading directions of the
+    In three quarters of the pairs (A, B), A's demonstrations replace B's. The leading directions of the
     resulting change of the residual stream span the task subspace. In the other pairs, the projection of B's stream
     onto this subspace is patched: replaced by its value after A's demonstrations. Controls patch the ``whole`` stream
     and ``random`` subspaces. The value is the fraction of the distance to a reference that the patch closes, 1 -
@@ -53,7 +53,7 @@ def task_patching(
 
     The reference is the prediction of the exact filter with A's component on B's test sequence (``filter``), or of the
     model after A's demonstrations (``model``). D is the KL divergence in nats or the total variation, by `metric`; an
-    infinite D has no row. D is a mean over positions at which B's test sequence is possible under A's component.
+    infinite D has no row. D is averaged over positions at which B's test sequence is possible under A's component.
 
     Args:
         model: any module.
@@ -62,19 +62,19 @@ def task_patching(
         num_samples: number of prompts, each paired with a prompt of another component.
         rank: dimension of the task subspace; 0 for all directions.
         columns: positions to patch: "test" (the test sequence) or "all".
-        num_random: number of random subspaces; the control is the mean result over them.
+        num_random: number of random subspaces over which the control ``random`` is averaged.
         seed: seed of subspaces and bootstrap.
 
     Returns:
         Rows (layer, layer_name, subspace, rank, reference, metric, value, low, high, error, before, after, samples).
-        The 95 % interval (low, high) is over patched prompts.
+        The 95 % interval is over patched prompts.
 
     Raises:
         InputError: the process is not a mixture, or there are no demonstrations or fewer than two components.
 
     Source: this project; task vectors as in Hendel et al. (2023).
     """
-    require_count("num_samples", num_samples, 16, " (some fit the map, the others are edited)")
+    require_count("num_samples", num_samples, 16, " (three quarters find the subspace, one quarter is patched)")
     require_count("rank", rank, 0)
     names = layers_read(model, layers)
     if not isinstance(columns, str) or columns not in ("test", "all"):
@@ -167,5 +167,5 @@ def _of_another_component(components: Int64[Tensor, " sample"]) -> Int64[Tensor,
     count = len(components)
     ahead = (torch.arange(count)[:, None] + torch.arange(1, count)) % count
     differs = components[ahead] != components[:, None]
-    require(bool(differs.any(1).all()), "dataset", "must have prompts of at least two components", int(components[0]))
+    require(bool(differs.any(1).all()), "dataset", "must have prompts of at least two components", 1)
     return ahead[torch.arange(count), differs.int().argmax(1)]

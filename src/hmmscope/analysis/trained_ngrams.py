@@ -64,12 +64,12 @@ class TrainedNgrams:
     The hyperparameters of `ngram_laws` and `context_tree_laws` are chosen to minimise the leave-one-out loss.
 
     Args:
-        process: recorded sequences; the counts are of their stream "train".
+        process: recorded sequences; the counts come from their stream "train".
         max_order: length of the longest context; reduced if there would be more than 2^62 contexts.
 
     Attributes:
         strengths: prior strength of the n-gram of each order.
-        order: least order with a loss within `MARGIN` of the smallest.
+        order: lowest order with a loss within `MARGIN` of the smallest loss.
         depth, pseudo_count: hyperparameters of the context trees.
         shares: posterior probability that a context in the tree is a leaf, by length of the context.
     """
@@ -136,11 +136,11 @@ class TrainedNgrams:
     def posterior(self, depth: int, pseudo: float, odds: float) -> list[NDArray[np.float64]]:
         """Compute P(context is a leaf | the tree contains it), by context length.
 
-        Let D be the log Dirichlet-multinomial probability of the symbols after a context, and D' that of the symbols
-        after occurrences of the context with a symbol before it. Let w be the prior weight of a leaf, and W the
-        weighted probability of a context that is longer by one symbol:
+        Let D be the log Dirichlet-multinomial probability of the symbols after a context, and D' the same for
+        occurrences with a symbol before the context. Let w = 1 / (1 + e^-odds) be the prior probability of a leaf, and
+        W the weighted probability of a context; sum and prod are over contexts longer by one symbol:
 
-            log odds of a leaf = odds + D' - sum W,   log W = log(w e^D + (1 - w) e^{D - D'} prod W)
+            log odds of a leaf = odds + D' - sum log W,   log W = log(w e^D + (1 - w) e^{D - D'} prod W)
         """
         shares: list[NDArray[np.float64]] = []
         log_leaf, log_inner = -np.logaddexp(0.0, -odds), -np.logaddexp(0.0, odds)
@@ -240,11 +240,11 @@ def ngram_baselines(
 ) -> NgramScores:
     """Score n-gram baselines on `test`, tuned on `train`.
 
-    For two datasets, baselines that count within each sample are tuned on `train`. Recorded sequences add baselines
+    For two datasets, baselines with counts from each sample are tuned on `train`. Recorded sequences add baselines
     fitted to their training part, ``trained-order-<k>`` and ``trained-context-tree``.
 
     Args:
-        train: dataset of training prompts; or, without `test`, `SequenceData` or anything that it reads.
+        train: dataset of training prompts; or, without `test`, anything that `SequenceData` reads.
         test: dataset to score, with the same layout.
         num_samples: number of samples or windows to score.
         orders: order up to which n-grams are always scored, see `TunedNgrams.tuned`.

@@ -1,7 +1,7 @@
 """Untrained controls: networks of the same architecture with new initial weights.
 
-Instruments report the fraction explained beyond controls. It is the fraction by which the network's unexplained
-variance is below that of the controls,
+Instruments report the fraction explained beyond controls: the relative decrease of the unexplained variance from the
+controls to the network,
 
     share = 1 - (1 - R²) / mean over controls (1 - R²_control)
 
@@ -110,7 +110,7 @@ class ExplainedFraction(Shown):
 
     @property
     def verdict(self) -> str:
-        """Effect of training: "more", "less", "no more" (below `LEAST_SHARE`) or "not told" (if not identifiable)."""
+        """Effect of training: "more", "less", "no more" (insignificant) or "not told" (not identifiable)."""
         if self.value is None or self.low is None or self.high is None:
             return "not told"
         if abs(self.value) < LEAST_SHARE or self.low <= 0 <= self.high:
@@ -158,7 +158,7 @@ def draw_controls(
         Controls on the network's device, or no controls and the reason.
 
     Raises:
-        InputError: one or two controls are requested, or `controls` returns a different type of module.
+        InputError: one or two controls are requested, or `controls` does not return new weights of the same shapes.
     """
     rule = f"must be at least {NUM_TWINS} to measure the spread of controls, or 0 for no controls"
     require(num_controls == 0 or num_controls >= NUM_TWINS, "num_controls", rule, num_controls)
@@ -182,7 +182,7 @@ def _redrawn(model: nn.Module, seeds: list[int], *, trained: bool) -> tuple[nn.M
     )
     odd = other_law(own, others, trained=trained)
     if odd:
-        raise InputError(f"the controls of {title_of(model)} have another initialization than the model, {odd}; {FIX}")
+        raise InputError(f"the controls of {title_of(model)} have another initialization than the model ({odd}); {FIX}")
     return tuple(twin for twin, _ in drawn)
 
 
