@@ -110,7 +110,7 @@ def test_an_optimum_that_calls_what_happened_impossible_is_invalid(monkeypatch: 
     never = torch.tensor([1.0, 0.0, 0.0], dtype=torch.float64)
     monkeypatch.setattr(NextObservation, "optimum", lambda self, batch: never.expand(*EXACT(self, batch).shape))
     found = scored(random_hmm(0, num_symbols=3), SequenceLayout(length=8)).invalid
-    assert found == "the optimum gives probability zero to an observed outcome, so it is wrong"
+    assert found == "the optimum gives probability zero to an observed outcome, so the optimum is wrong"
 
 
 def test_an_infinite_loss_of_the_model_is_not_the_optimum_s_fault() -> None:

@@ -63,7 +63,7 @@ def edited_in_vain() -> None:
         (lambda: check_layers(rnn(), ["x"], field="edits"), r"edits: no module named 'x' in the model"),
         (
             lambda: capture_activations(Idle(), ["unused"], torch.zeros(1, 2)),
-            r"layers: module unused did not run on tokens of shape \(1, 2\)",
+            r"layers: module unused did not run on tokens \(1, 2\)",
         ),
         (edited_in_vain, r"edits: told must return a tensor"),
         (lambda: ablate_head(2, 2), r"head: must be in \[0, 2\), got 2"),

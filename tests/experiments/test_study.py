@@ -359,7 +359,7 @@ def test_the_belief_of_an_hmm_is_read_where_it_is_held(data: hs.SequenceData) ->
     assert found["belief", "true"] == pytest.approx(1, abs=1e-4)
     assert found["noise", "true"] < 0.3
     assert found["belief", "shuffled"] < 0.3
-    with pytest.raises(InputError, match="observer: applies only to the target belief"):
+    with pytest.raises(InputError, match="observer: needs the target belief"):
         hs.probe(Holds(), dataset, target="previous-1", options=hs.InstrumentOptions(observer=hmm), layers=["belief"])
     with pytest.raises(InputError, match="observer: must have 3 symbols"):
         hs.probe(

@@ -540,7 +540,7 @@ def test_profile_files(monkeypatch, tmp_path, capsys):
     fake_pyhmmer(monkeypatch, [profile, profile])
     refuses(lambda: load_hmmer(path), "holds more than one profile")
     path.write_text("junk")
-    refuses(lambda: load_hmmer(path), "not a readable HMMER file (format not recognized by HMMER)", kind=DamagedError)
+    refuses(lambda: load_hmmer(path), "must be a HMMER file (format not recognized by HMMER)", kind=DamagedError)
 
 
 def test_real_profiles_give_the_core_probability(tmp_path):

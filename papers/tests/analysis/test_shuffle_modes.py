@@ -135,7 +135,7 @@ def test_shuffle_modes_are_checked() -> None:
     with pytest.raises(InputError, match="did you mean 'layer'"):
         shuffle_test(roformer(1), corpus(), mode="layers")
     learned = make_model("decoder", num_symbols=4, vocab_size=5, num_layers=1, num_heads=1, width=4, max_length=32)
-    with pytest.raises(InputError, match="others enter only the first layer"):
+    with pytest.raises(InputError, match="other positions enter only the first layer"):
         shuffle_test(learned, corpus(), num_samples=2, mode="layer")
     network = multitask_theorem1(
         4, 2, 2, num_demonstrations=4, demonstration_length=4, test_length=5, options=MultiTaskOptions(causal=True)

@@ -218,7 +218,7 @@ def capture_activations(
             handle.remove()
     silent = next((name for name in names if name not in found), None)
     if silent is not None:
-        raise InputError(f"layers: module {silent} did not run on tokens of shape {tuple(tokens.shape)}; name others")
+        raise InputError(f"layers: module {silent} did not run on tokens {tuple(tokens.shape)}; name another module")
     for name, parts in lengths.items():
         if len(parts) > 1 and sum(parts) == tokens.shape[1]:
             raise InputError(

@@ -162,7 +162,7 @@ class _InterventionData:
         if hmms is not None:
             components = torch.arange(len(batch.tokens))
         self.donor, kept = (components.roll(-1), components) if hmms is not None else _others(components)
-        require(len(kept) > 0, "num_samples", "must put two samples of one component in the last quarter", num_samples)
+        require(len(kept) > 0, "num_samples", "must be larger to edit two samples of one component", num_samples)
         self.changed, self.tokens = self.first + kept, batch.tokens[kept]
         asked, process = make_target(answer, dataset.process, dataset.layout), dataset.process
         self._asked, self.of_vectors = asked, process.real_valued and answer != "belief"

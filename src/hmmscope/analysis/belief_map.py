@@ -121,7 +121,7 @@ class BeliefMap(Shown, Tabular):
         """Project beliefs (point, state), by default `read`, to the plane (point, 2).
 
         For three states the plane is that of the simplex, with state 0 on top, 1 left and 2 right. For two states the
-        axes are the exact P(state 0) and the P(state 0) in `values`. For four or more states, the axes are the first
+        axes are the exact P(state 0) and the P(state 0) in `values`. For more states, the axes are the first
         two principal axes of `exact`.
         """
         values = self.read if values is None else values
@@ -247,7 +247,7 @@ def belief_map(
     net: Any = run.model if run is not None else model
     options = options_of(options, InstrumentOptions)
     if over_checkpoints and run is None:
-        raise InputError("over_checkpoints: needs a run with stored checkpoints, got a model")
+        raise InputError("over_checkpoints: needs a run, such as hs.load_run(...), got a model")
     dataset = run.dataset("probe") if run is not None and process is None else dataset_for(net, process, length, seed)
     lines = rehearsed(net, dataset)
     taken = registry.adapted(net, None if layer is None else [layer])
@@ -289,7 +289,7 @@ def dataset_for(model: nn.Module, process: Any, length: int | None = None, seed:
         InputError: the process or the length is missing.
     """
     if isinstance(process, ProcessDataset):
-        require(length is None, "length", "must be omitted for a dataset; to choose it, pass a process", length)
+        require(length is None, "length", "must be omitted for a dataset (pass a process to choose it)", length)
         return process
     if process is None:
         raise InputError(

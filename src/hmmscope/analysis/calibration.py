@@ -83,14 +83,14 @@ def miscalibrated(won: Winnings, spare: float = 0.0) -> str | None:
 
     Args:
         won: log winnings of each bet on all samples.
-        spare: nats by which log winnings may exceed the threshold.
+        spare: nats by which log winnings may exceed log(len(won) / `FALSE_ALARM`).
     """
     best = largest(won, won.__getitem__) if won else None
     if best is None or not won[best] - spare > math.log(len(won) / FALSE_ALARM):
         return None
     if math.isinf(won[best]):
-        return "the optimum gives probability zero to an observed outcome, so it is wrong"
+        return "the optimum gives probability zero to an observed outcome, so the optimum is wrong"
     return (
         f"the optimum is not calibrated: another prediction ({best}) makes the outcomes e^{won[best]:.0f} times as "
-        f"likely, which happens to an exact optimum less than once in {1 / FALSE_ALARM:,.0f} evaluations"
+        f"likely, a factor that an exact optimum reaches less than once in {1 / FALSE_ALARM:,.0f} evaluations"
     )

@@ -115,7 +115,7 @@ class Histories(Shown):
         )
 
     def decompose(self, windows: "Windows", weights: Float64[Tensor, "*batch symbol feature"]) -> "Decomposition":
-        """Decompose the expected error of the linear predictor W x of windows x, for one matrix W or many.
+        """Decompose the expected error of linear predictors W x of windows x.
 
         Args:
             windows: windows of the same process, no longer than the histories.

@@ -61,7 +61,7 @@ def evaluation_losses(
     require_count("least_count", least_count, 0)
     asked = make_target(target, dataset.process, dataset.layout)
     kept = np.flatnonzero(asked.positions > 0)
-    require(len(kept) > 0, "layout", "must have a predicted observation after the first", dataset.layout)
+    require(len(kept) > 0, "layout", "must have a predicted observation after the first one", dataset.layout)
     positions = np.unique(asked.positions[kept])
     found: dict[str, list[NDArray[np.float64]]] = {"model": [], "constant": []}
     constant: Tensor | None = None

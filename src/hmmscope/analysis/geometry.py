@@ -376,7 +376,7 @@ def explained(errors: Curves, spread: Curves, *, seed: int = 0) -> Curves:
     Raises:
         InputError: the target does not vary.
     """
-    require(bool(spread.sum() > 0), "dataset", "must have a target that varies in test samples", float(spread.sum()))
+    require(bool(spread.sum() > 0), "dataset", "must have a target of positive variance", float(spread.sum()))
     means = resampled_curves(np.concatenate([errors, spread[:, None]], 1), seed=seed)
     r2: Curves = 1 - means[:, :-1] / means[:, -1:]
     return r2

@@ -31,9 +31,9 @@ def bootstrap_means(
 
 
 def stretch(count: int | None) -> float:
-    """Return the factor that widens percentile intervals of few samples.
+    """Return the factor that widens percentile intervals of n < `FEW` samples (Hesterberg, 2015).
 
-    For n samples the factor is sqrt(n / (n - 1)) * (Student's quantile) / (normal quantile) (Hesterberg, 2015).
+    sqrt(n / (n - 1)) * (Student's quantile) / (normal quantile)
     """
     if count is None or not 2 <= count < FEW:
         return 1.0

@@ -168,7 +168,7 @@ def paths(
     """Path patching: ablate each component (sender) only in the input of another component (receiver).
 
     Senders are the embedding, heads and MLPs; receivers are attention layers, MLPs and the output. All components
-    except the receiver read the unchanged residual stream. The values are those of `mechanisms`, with R² after the
+    except the receiver read the unchanged residual stream. The quantities are those of `mechanisms`, with R² after the
     last layer.
 
     Args:

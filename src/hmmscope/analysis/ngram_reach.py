@@ -129,7 +129,7 @@ def ngram_reach(
     if not isinstance(asked, NextObservation):
         raise InputError(f"process: must have symbols for n-gram baselines, got a {type(process).__name__}")
     judged = (asked.sequences == asked.sequences[-1]) & (asked.positions >= first_position)
-    require(bool(judged.any()), "first_position", "must be a position in the last sequence", first_position)
+    require(bool(judged.any()), "first_position", "must be a predicted position in the last sequence", first_position)
     others = ProcessDataset(process, layout=layout, seed=seed, stream="counting")
     counting = TunedNgrams.tuned(others, orders=MAX_ORDER, asked=judged)
     terms: dict[str, list[NDArray[np.float64]]] = {}

@@ -78,7 +78,7 @@ class TunedNgrams:
         check_dataset(dataset)
         target = make_target("observation", dataset.process, dataset.layout)
         if not isinstance(target, NextObservation | RecordedNextObservation):
-            raise InputError("dataset: n-gram baselines need symbols, but its observations are vectors")
+            raise InputError("dataset: must have symbols for n-gram baselines, but its observations are vectors")
         layout, size = dataset.layout, dataset.num_symbols
         require(0 <= orders <= MAX_ORDER, "orders", f"must be in [0, {MAX_ORDER}]", orders)
         if num_samples is None:
@@ -148,7 +148,7 @@ UNTUNED = TunedNgrams(tuple((1.0,) * (order + 1) for order in range(4)), 3, Fals
 
 
 def other_samples(dataset: ProcessDataset) -> ProcessDataset | None:
-    """Return a dataset of the same process, or of its prior, with the random stream "counting".
+    """Return a dataset of the process that the optimum assumes, with the random stream "counting".
 
     For recorded sequences, samples are windows of the training part; without a training part the result is None.
     """

@@ -92,7 +92,7 @@ class ProbeData(Shown):
         if dataset.process.data is not None:
             inside = torch.cat(known)
             told = len(samples[inside].unique())
-            require(told >= 8, "dataset", f"must have at least 8 sequences of over {MAX_DISTANCE} symbols", told)
+            require(told >= 8, "dataset", f"must have at least 8 sequences of more than {MAX_DISTANCE} symbols", told)
         kept = slice(None) if inside is None else inside
         return cls(
             features=features[:, kept if inside is None else inside.to(features.device)],
@@ -193,7 +193,7 @@ def probe(
     num_samples = dataset.different(num_samples)
     require_count("num_samples", num_samples, 8, " (three quarters train the probe, one quarter tests it)")
     options = options_of(options, InstrumentOptions).without(num_points=NO_POINTS)
-    require(options.observer is None or target == "belief", "observer", "applies only to the target belief", target)
+    require(options.observer is None or target == "belief", "observer", "needs the target belief", target)
     if target == "belief":
         return _belief_rows(model, dataset, names, num_samples, shuffled_labels, seed, options)
     data, times = ProbeData.read(model, dataset, target, names, num_samples), reading_times(dataset, target)

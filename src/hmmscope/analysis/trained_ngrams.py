@@ -260,7 +260,7 @@ def ngram_baselines(
     require(
         test is not None,
         "test",
-        "must be a dataset with the same layout as train; it may be omitted for recorded sequences only",
+        "must be a dataset with the layout of train (to be omitted only if train is recorded sequences)",
         test,
     )
     check_dataset(test)

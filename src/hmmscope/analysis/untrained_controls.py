@@ -33,7 +33,7 @@ from hmmscope.text import in_digits
 
 #: Default and least number of controls.
 NUM_TWINS = 3
-NO_POINTS = "must be left out, because this instrument plots no beliefs"
+NO_POINTS = "must be omitted, because this instrument plots no beliefs"
 #: Least unexplained fraction of controls; below it the fraction is not identifiable.
 LEAST_LEFT = 0.02
 #: Smaller fractions count as none: rounding and the ridge differ between controls.

@@ -74,7 +74,7 @@ def as_exported(model: nn.Module, *, max_length: int | None = None) -> Exported:
     if not decoder.causal:
         raise InputError("causal: must be true, because GPT-2 and GPT-NeoX are causal")
     if decoder.rotary is not None and decoder.features is not None:
-        raise InputError("input_features: must be off, because GPT-NeoX has no input features")
+        raise InputError("input_features: must be false, because GPT-NeoX has no input features")
     family: TransformersMapping = GPT2 if decoder.rotary is None else GPT_NEOX
     length = _length(decoder, max_length, family)
     ports, dtype = decoder.model_io, decoder.head.weight.dtype

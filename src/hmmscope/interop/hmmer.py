@@ -102,7 +102,7 @@ def load_hmmer(path: object, *, end: Literal["symbol", "repeat"] = "symbol", all
     except HmmscopeError:
         raise
     except Exception as error:  # pyhmmer raises EOFError, ValueError and errors of its own
-        raise DamagedError(f"{path}: not a readable HMMER file ({' '.join(str(error).split())[:200]})") from None
+        raise DamagedError(f"{path}: must be a HMMER file ({' '.join(str(error).split())[:200]})") from None
     if len(profiles) != 1:
         count = "more than one profile; extract one with hmmfetch" if profiles else "no profile"
         raise InputError(f"{path}: holds {count}")
@@ -160,6 +160,6 @@ def _begin_anew(
     initial: NDArray[np.float64], transition: NDArray[np.float64]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     if initial[-1] >= 1:
-        raise InputError("profile: never emits a symbol; at least one path must emit")
+        raise InputError("profile: never emits a symbol; at least one path must emit a symbol")
     first = initial[:-1] / (1 - initial[-1])
     return first, transition[:-1, :-1] + transition[:-1, -1:] * first

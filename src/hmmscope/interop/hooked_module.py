@@ -159,7 +159,7 @@ class _TracedCalls:
                     candidates,
                     {path: self._attends(path) for path in once},
                 )
-        raise InputError(f"layers: no module of {title_of(self.module)} returns (batch, time, feature)")
+        raise InputError(f"layers: no module of {title_of(self.module)} returns a tensor (batch, time, feature)")
 
     def _attends(self, path: str) -> "_Attended":
         parts = [f"{path}.{name}" for name, _ in self.module.get_submodule(path).named_children()]

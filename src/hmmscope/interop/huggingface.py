@@ -114,7 +114,7 @@ def from_huggingface(
     """Import a causal language model of transformers, in memory or from a folder.
 
     The result is a `Decoder` with equal logits for models exported by hmmscope, and for GPT-2 or GPT-NeoX models with
-    exact GELU and no part that `Decoder` lacks; transformers is then not needed. Other models become a
+    exact GELU and only parts that `Decoder` has; transformers is then not needed. Other models become a
     `HuggingFaceModel`.
 
     Args:
@@ -137,7 +137,7 @@ def from_huggingface(
         return native or HuggingFaceModel(source, num_symbols=num_symbols, symbols=symbols, layers=layers)
     path = Path(source)
     if not (path / CONFIG).is_file():
-        raise InputError(f"{path}: must be a folder with a {CONFIG}, or pass a loaded model")
+        raise InputError(f"{path}: must be a folder with a {CONFIG}; alternatively, pass a loaded model")
     length = _trained_length(read_record(path)) if (path / RECORD).is_file() else None
     config = store.read_json(path / CONFIG)
     if not isinstance(config, dict):

@@ -147,7 +147,9 @@ def _from_family(tensor: Tensor, part: str, family: TransformersMapping, num_hea
     if part != "attention.qkv":
         return tensor
     if len(tensor) % (3 * num_heads):
-        raise DamagedError(f"model.safetensors: {family.parts[part]} has {len(tensor)} rows, not 3 * {num_heads} * n")
+        raise DamagedError(
+            f"model.safetensors: {family.parts[part]} has {len(tensor)} rows, not a multiple of {3 * num_heads}"
+        )
     if family.fused_by_head:
         by_what = tensor.unflatten(0, (num_heads, 3, -1)).transpose(0, 1).clone()
     else:

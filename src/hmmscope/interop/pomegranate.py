@@ -88,7 +88,7 @@ def _edges(model: Any, size: int) -> NDArray[np.float64]:
 
 def _emission(model: Any) -> NDArray[np.float64]:
     laws = [
-        numbers(law, "probs", 2, "distributions must be Categorical, because only these emit symbols")
+        numbers(law, "probs", 2, "distributions must be Categorical to emit symbols")
         for law in attribute(model, "distributions", _HINT)
     ]
     shapes = sorted({law.shape for law in laws})

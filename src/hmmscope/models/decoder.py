@@ -250,7 +250,7 @@ class Decoder(EncodedModel):
     ) -> Float[Tensor, "batch time width"]:
         if self.rotary is None:
             raise InputError(
-                "positions: must be rotary to be permuted in one layer, because others enter only the first layer"
+                "positions: must be rotary to be permuted in one layer; other positions enter only the first layer"
             )
         moved: Tensor = attention(x_BTD, self.rotary.at(positions, rotation_dtype(x_BTD)), None)
         return moved

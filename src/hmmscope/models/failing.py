@@ -201,7 +201,7 @@ def require_values(model: nn.Module) -> None:
     """Raise InputError for a module with weights or buffers that are lazy or on the meta device."""
     for where, weight in (*model.named_parameters(), *model.named_buffers()):
         if nn.parameter.is_lazy(weight):
-            rule = f"has lazy modules with uninitialized weights ({where}); specify their sizes"
+            rule = f"has lazy modules with uninitialized weights ({where}); specify the sizes of these modules"
             raise InputError(f"model: {title_of(model)} {rule}")
         if weight.is_meta:
             fix = "load its weights" if isinstance(weight, nn.Parameter) else "build the model on another device"

@@ -314,7 +314,7 @@ class _Rehearsed:
                 yield f"{_NOT_CAUSAL}: its output at position {int(early[-1])} changes when {what}"
                 break
         if differ[len(begins) :].any():
-            yield "the model's outputs depend on other samples of the batch; check whether it expects (time, batch)"
+            yield "the model's outputs depend on other samples of the batch; check whether its inputs are (time, batch)"
 
     def _differ(self, one: Tensor, other: Tensor) -> Bool[Tensor, "batch time"]:
         if one.shape != other.shape:

@@ -24,9 +24,9 @@ _SPECIAL = ("dt_proj", "igate_preact", "fgate_preact")
 class TransformersModel(EncodedModel):
     """Layers of a model of the package transformers, between this library's embedding and head.
 
-    Hook points: ``residual.<layer>``, and with softmax attention those of `Decoder`. `initialise` draws the weights of
-    linear maps; the package initializes decays, gates, convolutions and norms. With a cache, each call processes all
-    inputs again.
+    Hook points: ``residual.<layer>`` and, with softmax attention, the attention hook points of `Decoder`. `initialise`
+    draws the weights of linear maps; the package initializes decays, gates, convolutions and norms. With a cache, each
+    call processes all inputs again.
 
     Args:
         config: name of the configuration class.

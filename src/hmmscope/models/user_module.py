@@ -125,7 +125,7 @@ class UserModuleSpec:
     @classmethod
     def of(cls, module: nn.Module) -> "UserModuleSpec":
         if any(nn.parameter.is_lazy(one) for one in module.parameters()):
-            raise InputError("model: has lazy modules with unknown shapes; specify their sizes")
+            raise InputError("model: has lazy modules with unknown shapes; specify the sizes of these modules")
         parameters = list(named_module(module).named_parameters())
         if any(key.endswith("_flat_param") for key, _ in parameters):
             raise InputError("model: FSDP has flattened its weights; pass use_orig_params=True, or use fully_shard")

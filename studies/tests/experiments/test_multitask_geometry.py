@@ -110,7 +110,7 @@ def test_the_last_samples_are_held_out() -> None:
 
 def test_a_target_that_does_not_vary_has_no_r2() -> None:
     found = read_off(torch.randn(1, 24, 2), torch.ones(24, 3, dtype=torch.float64), 8)
-    with pytest.raises(InputError, match="target that varies"):
+    with pytest.raises(InputError, match="target of positive variance"):
         found.r2()
 
 
