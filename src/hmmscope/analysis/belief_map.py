@@ -113,8 +113,8 @@ class BeliefMap(Shown, Tabular):
         if self.from_prediction < SAME_AS_PREDICTION:
             return ""
         return (
-            "Here the belief is an affine function of the prediction, so this map cannot distinguish the belief from the "
-            "prediction; use a process such as rrxor, or an intervention."
+            "Here the belief is an affine function of the prediction, so this map cannot distinguish the belief from "
+            "the prediction; use a process such as rrxor, or an intervention."
         )
 
     def coordinates(self, values: Points | None = None) -> NDArray[np.float64]:
@@ -282,8 +282,8 @@ def belief_map(
 def dataset_for(model: nn.Module, process: Any, length: int | None = None, seed: int = 0) -> ProcessDataset:
     """Return a dataset of `process` (object, name or file); a dataset is returned unchanged.
 
-    The default `length` is that of recorded sequences, or the training length in an attribute of the model (one of
-    `TRAINED_LENGTHS`).
+    The default `length` is the length of recorded sequences, or the training length in an attribute of the model (one
+    of `TRAINED_LENGTHS`).
 
     Raises:
         InputError: the process or the length is missing.
@@ -302,8 +302,8 @@ def dataset_for(model: nn.Module, process: Any, length: int | None = None, seed:
         limit = read_number(model, POSITION_LIMITS)
         most = "" if limit is None else f"; the model has {limit[1]} positions ({limit[0]})"
         raise InputError(
-            f"length: {title_of(model)} does not state its training length; pass length= (--length), the observations per "
-            f"training sample{most}"
+            f"length: {title_of(model)} does not state its training length; pass length= (--length), the observations "
+            f"per training sample{most}"
         )
     return ProcessDataset(made, length=known[0], seed=seed, stream="probe")
 

@@ -53,7 +53,7 @@ def constrained_updates(
         Rows (quantity, key, value, predicted, samples); `predicted` is the value in theory.
 
     Raises:
-        InputError: the dataset is not of this kind, or a hook point is missing.
+        InputError: the dataset is of another kind, or a hook point is missing.
 
     Source: Piotrowski, Riechers, Filan and Shai (2025).
     """

@@ -64,7 +64,7 @@ class Score(Measures):
 
     Attributes:
         measures: for each predictor and metric an array (sample, position); NaN marks padding.
-            For distributions: ``accuracy`` of the most likely symbol or state (the lowest of equally likely ones);
+            For distributions: ``accuracy`` of the most likely symbol or state (the lowest index in ties);
                 ``loss``, the cross-entropy, and ``excess``, KL(optimum || predictor), in nats; ``total_variation``,
                 half the L1 distance from the optimum.
             For vectors: ``loss``, the mean squared distance to the observation; ``excess``, the mean squared distance

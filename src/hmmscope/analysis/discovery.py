@@ -115,7 +115,7 @@ def dictionary(
     methods: Sequence[str] = ("principal", "simplex", "random"),
     seed: int = 0,
 ) -> list[dict]:
-    """Find coordinates in a layer without using the belief; measure how well they match the belief.
+    """Find coordinates in a layer without using the belief; measure how well the coordinates match the belief.
 
     The methods for S hidden states are:
 

@@ -143,7 +143,7 @@ def fit_length(
 ) -> int:
     """Return the fit length: the length up to which the evaluation loss is below `error_rate` in the last epochs.
 
-    A position is fitted if its loss is below `error_rate` in each of the last epochs in which it was evaluated.
+    A position is fitted if its loss is below `error_rate` in each of the last epochs that evaluate it.
 
     prefix: the largest F such that all positions up to F are fitted
     max:    the largest fitted position

@@ -179,7 +179,7 @@ def geometry(
         ``next observation``: next-observation probabilities, without knowledge of the component.
 
     R² = 1 - Σ |target - map(stream)|² / Σ |target - mean|². Ridge regression on standardised features fits the affine
-    map to three quarters of the samples; the others test it. The controls are permuted targets and untrained networks.
+    map to three quarters of the samples; one quarter tests it. Controls are permuted targets and untrained networks.
 
     Args:
         model: any module.
@@ -195,7 +195,7 @@ def geometry(
             samples, twins, share, share_low, share_high, beyond_twins). `fitted` is the R² on training samples,
             `ceiling` the R² of the best estimate from the observations, `from_prediction` the R² of an affine map from
             the exact prediction, `twins` the mean R² of the untrained controls, and `share` the explained fraction of
-            the variance that they leave unexplained; `beyond_twins` is `share` as text, or why it is unknown. 95 %
+            the variance that controls leave unexplained; `beyond_twins` is `share` as text, or why it is unknown. 95 %
             intervals are over test samples, for `share` also over controls.
 
     Raises:

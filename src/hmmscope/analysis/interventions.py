@@ -167,7 +167,7 @@ def project_out(
     samples: Index = None,
     positions: Index = None,
 ) -> Edit:
-    """Return an edit that replaces the activation's component in the span of `directions` by that of `mean`, or by 0.
+    """Return an edit that sets the activation's component in the span of `directions` to `mean`'s component, or to 0.
 
     x - (x - mean) Q Q^T   for an orthonormal basis Q
     """
@@ -188,7 +188,7 @@ def move_within(
     samples: Index = None,
     positions: Index = None,
 ) -> Edit:
-    """Return an edit that replaces the activation's component in the span of `directions` by that of `values`.
+    """Return an edit that sets the activation's component in the span of `directions` to the component of `values`.
 
     x + (values - x) Q Q^T   for an orthonormal basis Q
     """

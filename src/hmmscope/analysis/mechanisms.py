@@ -168,7 +168,7 @@ def paths(
     """Path patching: ablate each component (sender) only in the input of another component (receiver).
 
     Senders are the embedding, heads and MLPs; receivers are attention layers, MLPs and the output. All components
-    except the receiver read the unchanged residual stream. The quantities are those of `mechanisms`, with R² after the
+    except the receiver read the unchanged residual stream. The quantities are as in `mechanisms`, with R² after the
     last layer.
 
     Args:
@@ -222,7 +222,7 @@ def _places(given: Float[Tensor, " batch *shape"]) -> dict[str, Tensor]:
 
 
 def roles(rows: Iterable[Mapping[str, Any]], *, ablation: str = "mean") -> dict[str, str]:
-    """Name each head and attention layer by the target with the largest decrease of R², such as "induction head".
+    """Name each head and attention layer by the target that its ablation affects most, such as "induction head".
 
     The name is "none" if the ablation hardly lowers R² or does not raise the loss.
 

@@ -54,8 +54,8 @@ def shuffle_test(
     Returns:
         Rows (layer, head, metric, value, low, high, samples); layers count from 1. Metrics: ``cv``; ``cv_centred``, the
         cv of logits minus their mean over keys; ``attention_change``, the total variation of the attention from its
-        mean over permutations; and, except in mode "layer", ``prediction_change``, the same for the model's prediction,
-        in a row with layer 0 and head -1. The 95 % interval is over prompts.
+        mean over permutations; and, except in mode "layer", ``prediction_change``, the total variation of the
+        prediction from its mean, in a row with layer 0 and head -1. The 95 % interval is over prompts.
 
     Raises:
         InputError: the hook points are missing, there are fewer than two demonstrations, the mode is unknown, or mode

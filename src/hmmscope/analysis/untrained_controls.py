@@ -260,8 +260,8 @@ def explained_beyond_controls(
 ) -> ExplainedFraction:
     """Compute the fraction explained beyond controls, from the unexplained fractions on test samples and resamples.
 
-    The interval is that of Student's t for the log ratio, with Satterthwaite's degrees of freedom. The variance of the
-    log ratio is the variance over resamples + (1 + 1 / controls) * (variance between controls).
+    The interval is Student's t interval for the log of (network / mean of controls), with Satterthwaite's degrees of
+    freedom and the variance (variance over resamples) + (1 + 1 / controls) * (variance between controls).
 
     Args:
         left: unexplained fraction of the network (1 + resamples,).

@@ -37,8 +37,8 @@ class HookedModule(nn.Module):
         layers with one softmax over keys
 
     The layers are the longest list of modules that return (batch, time, feature). Without such a list, the layers
-    are the layers of recurrent modules or, if there are none, all top-level modules that return (batch, time, feature),
-    except the last.
+    are the layers of recurrent modules; without recurrent modules, all top-level modules that return (batch, time,
+    feature), except the last.
 
     Args:
         module: map from tokens (batch, time) to logits.

@@ -69,7 +69,7 @@ def export_huggingface(thing: Any, path: str | Path, *, max_length: int | None =
 def to_huggingface(thing: Any, *, max_length: int | None = None) -> Any:
     """Convert `thing` to a ``GPT2LMHeadModel`` or ``GPTNeoXForCausalLM``.
 
-    Arguments and errors are those of `export_huggingface`; raises ResourceError without transformers.
+    Arguments and errors are as in `export_huggingface`; also raises ResourceError without transformers.
     """
     library = transformers()
     model = model_of(thing)

@@ -17,7 +17,7 @@ from hmmscope.schema import require, shown
 def as_decoder(
     config: Mapping[str, Any], tensors: Mapping[str, Tensor], num_symbols: int | None = None
 ) -> SequenceModel | None:
-    """Return the decoder with the same logits as a GPT-2 or GPT-NeoX, or None if `Decoder` lacks one of its parts.
+    """Return the decoder with the same logits as a GPT-2 or GPT-NeoX, or None if `Decoder` lacks a part of it.
 
     `Decoder` supports only exact GELU, sequential blocks, biases, dropout on the residual stream, and rotary positions
     over the full head width.

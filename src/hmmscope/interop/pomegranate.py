@@ -42,7 +42,7 @@ def from_pomegranate(
         allow_drop_tiny: see `hmmscope.HMM`.
 
     Raises:
-        InputError: distributions are not categorical, end probabilities differ, or matrices are not those of an HMM.
+        InputError: distributions are not categorical, end probabilities differ, or matrices are invalid.
     """
     require_known("ends", ends, _WAYS)
     initial = rescaled(np.exp(numbers(model, "starts", 1, _HINT)), _TOLERANCE)
@@ -62,8 +62,8 @@ def from_pomegranate(
             transition = transition / sums[:, None]
         else:
             raise InputError(
-                f"ends: end probabilities differ ({stop.min():.6g} to {stop.max():.6g}), so sequences of one length follow "
-                "no HMM; pass ends='symbol' (exact, with an end symbol) or ends='continue' (endless sequences)"
+                f"ends: end probabilities differ ({stop.min():.6g} to {stop.max():.6g}), so sequences of one length "
+                "follow no HMM; pass ends='symbol' (exact, with an end symbol) or ends='continue' (endless sequences)"
             )
     return HMM(
         initial,

@@ -29,7 +29,7 @@ def pretrained(
     Args:
         source: causal language model of transformers, or its folder.
         names: names of the symbols, or the number of symbols.
-        tokenizer: tokenizer of the model (default: the one in the folder).
+        tokenizer: tokenizer of the model (default: from the folder).
         length: number of observations in the last sequence of a text.
         gguf_file: name of a GGUF file in the folder; its weights are converted to float32.
         text: other fields of `TextLayout`.

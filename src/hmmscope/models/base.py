@@ -198,7 +198,7 @@ class SequenceModel(nn.Module):
 
 
 class EncodedModel(SequenceModel):
-    """A model whose residual stream starts with embedding(input) + feedback(extra inputs).
+    """A model with a residual stream that starts with embedding(input) + feedback(extra inputs).
 
     Attributes:
         embedding: embedding table of tokens, or linear map of vectors.

@@ -24,7 +24,7 @@ class DeltaRuleSpec:
     mixed_t = S_t^T q_t    with S_t = a_t (1 - b_t k_t k_t^T) S_{t-1} + b_t k_t v_t^T
 
     Queries and keys have norm one. a_t and b_t are sigmoids of affine maps of the block's input; b_t is doubled if
-    `negative` is true. The other parts are those of `DecoderSpec` without position embeddings.
+    `negative` is true. The other parts are as in `DecoderSpec`, without position embeddings.
 
     Attributes:
         num_layers: number of blocks.

@@ -34,7 +34,7 @@ class LinearAttentionSpec:
 
     mixed_t = φ(q_t)·S_t / φ(q_t)·z_t    with S_t = Σ_{s≤t} φ(k_s) v_s^T,  z_t = Σ_{s≤t} φ(k_s),  φ(x) = elu(x) + 1
 
-    The other parts are those of `DecoderSpec`.
+    The other parts are as in `DecoderSpec`.
 
     Attributes:
         num_layers: number of blocks.

@@ -131,7 +131,7 @@ def _rehearse_gradients(module: nn.Module, inputs: Tensor) -> tuple[str, ...]:
     weights = list(module.parameters())
     if any(weight.is_inference() for weight in weights):
         raise InputError(
-            "model: its weights were created under torch.inference_mode(); create the module outside of inference_mode()"
+            "model: its weights were created under torch.inference_mode(); create the module outside inference_mode()"
         )
     if not any(weight.requires_grad for weight in weights):
         raise InputError("model: has no trainable weights; set requires_grad on the weights to train")
@@ -286,8 +286,8 @@ class _Rehearsed:
         self._again(self.inputs)
         if (again := self._again(self.inputs, again=True)) is not None and self._differ(first, again).any():
             return (
-                "the model's outputs change when it is called again with the same tokens, because it keeps state between "
-                "calls (a hidden state or a private random generator)"
+                "the model's outputs change when it is called again with the same tokens, because it keeps state "
+                "between calls (a hidden state or a private random generator)"
             )
         other = self._again(self.inputs, seed=1)
         if other is not None and self._differ(first, other).any():
