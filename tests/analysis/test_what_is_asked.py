@@ -148,7 +148,7 @@ def test_a_model_that_answers_nan_is_refused() -> None:
         def forward(self, tokens: torch.Tensor) -> torch.Tensor:
             return torch.full((*tokens.shape, 4), torch.nan)
 
-    with pytest.raises(NonFiniteError, match="sample 0 at evaluated position 0"):
+    with pytest.raises(NonFiniteError, match="sample 0 of the batch, at evaluated position 0"):
         hs.evaluate(Law(), dataset, num_samples=8)
 
 
