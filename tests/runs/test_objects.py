@@ -128,7 +128,7 @@ def test_a_run_on_an_object_goes_on_with_the_same_object_only(tmp_path: Path) ->
             other, tmp_path / "run", model=MODEL, length=7, resume=True, options=hs.TrainOptions(num_samples=6), **STEPS
         )
     (tmp_path / "run" / "process.safetensors").unlink()
-    with pytest.raises(InputError, match="was a HMM object"):
+    with pytest.raises(InputError, match="the HMM object with digest"):
         hs.load_run(tmp_path / "run")
 
 

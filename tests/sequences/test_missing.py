@@ -331,7 +331,7 @@ def test_counting_of_sequences_of_ones_own() -> None:
     again = hs.ngram_baselines(listed, orders=2, missing="none")
     assert repr(again) == repr(found)
     for call, message in (
-        (lambda: hs.ngram_baselines(dataset), "test: must be a dataset with the same layout as train"),
+        (lambda: hs.ngram_baselines(dataset), "test: must be a dataset with the layout of train"),
         (
             lambda: hs.ngram_baselines(dataset, dataset, missing="none"),
             "missing: applies to recorded sequences only, but train is a dataset",
