@@ -704,7 +704,7 @@ def test_a_pool_keeps_the_runs_of_others(tmp_path: Path) -> None:
 def test_a_failed_run_is_named_and_the_others_are_there(executor: ExecutorOptions | None, tmp_path: Path) -> None:
     pool = tmp_path / "pool"
     bad = config(4, learning_rate=1e30, warmup_steps=0, num_steps=20)
-    with pytest.raises(ResourceError, match=rf"1 of 2 runs failed; the first is {run_name(bad)} .*not finite"):
+    with pytest.raises(ResourceError, match=rf"1 of 2 runs failed; .* {run_name(bad)} \(error\[6\].*not finite"):
         train_in_pool([bad, config(6)], pool, executor, quiet=True)
     assert (pool / "runs" / run_name(config(6)) / "done.json").exists()
 

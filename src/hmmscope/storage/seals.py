@@ -172,7 +172,7 @@ def read_seal(folder: Path, name: str = SEAL) -> Seal | None:
     if not isinstance(document, dict) or document.keys() != keys or document["format"] != FORMAT:
         raise DamagedError(f"{path}: not a seal")
     if document["version"] != VERSION:
-        raise DamagedError(f"{path}: version {document['version']!r}, not {VERSION}; if it is newer, upgrade hmmscope")
+        raise DamagedError(f"{path}: has version {document['version']!r}, not {VERSION}; if newer, upgrade hmmscope")
     # Compare bytes too, because whitespace changes no value.
     whole = disk.read_bytes(path, managed=True) == store.json_bytes(document, name)
     digest = document.pop("digest")

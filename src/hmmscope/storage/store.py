@@ -211,7 +211,7 @@ FORMATS = {"grid": "hmmscope-grid/1", "experiment": "hmmscope-experiment/1"}
 def check_format(document: Any, kind: str, path: Path) -> None:
     if not isinstance(document, dict) or document.get("format", FORMATS[kind]) != FORMATS[kind]:
         found = document.get("format") if isinstance(document, dict) else type(document).__name__
-        raise DamagedError(f"{path}: format {str(found)[:40]!r}, not {FORMATS[kind]}; if newer, upgrade hmmscope")
+        raise DamagedError(f"{path}: has format {str(found)[:40]!r}, not {FORMATS[kind]}; if newer, upgrade hmmscope")
 
 
 @contextmanager

@@ -114,7 +114,7 @@ def warning_of(plan: ExperimentPlan) -> str | None:
     if not found or any(one.decides for one in found):
         return None
     why = f"{found[0].claim.name}: {found[0].answer()}"
-    return f"warning: this plan can decide none of its {len(found)} claims ({why}); --dry-run prints every precondition"
+    return f"warning: this plan can decide none of its {len(found)} claims ({why}); add --dry-run to see preconditions"
 
 
 def _outlook(plan: ExperimentPlan, claim: Claim, folders: Sequence[Path]) -> Outlook:

@@ -15,10 +15,10 @@ ON_GPU = ("gpu", "paper")
 def forecast(
     name: str, scale: str, overrides: dict[str, str], seeds: int | Sequence[int] | None, *, measure: bool = False
 ) -> Iterator[str]:
-    """Yield lines of text on the cost of the trainings of an experiment.
+    """Yield lines of text on the cost of an experiment's trainings.
 
     Args:
-        name, scale, overrides, seeds: see `run_experiment`.
+        name, scale, overrides, seeds: see `hmmscope run`.
         measure: whether to time a few training steps.
 
     Raises:

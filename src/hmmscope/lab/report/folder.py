@@ -87,7 +87,7 @@ class ExperimentFolder:
 def read_experiment(folder: Path) -> ExperimentFolder:
     folder = require_path("folder", folder)
     if not folder.is_dir():
-        raise InputError(f"{folder}: not a folder of an experiment")
+        raise InputError(f"{folder}: is not a folder of an experiment")
     if not (folder / "experiment.json").is_file():
         _refuse_other(folder)
     seal = seals.open_sealed(folder, weights=False)
@@ -159,7 +159,7 @@ def _figures(folder: Path, experiment: str, tables: Mapping[str, list[dict[str, 
 def _with_facts(about: About, timing: Path) -> About:
     found = store.read_json(timing, managed=True) if timing.is_file() else []
     if not isinstance(found, list):
-        raise DamagedError(f"{timing}: must be a list of facts")
+        raise DamagedError(f"{timing}: must be a list of facts with name and value")
     return replace(about, facts=(*about.facts, *(_parse(Fact, fact, timing) for fact in found)))
 
 
