@@ -179,7 +179,7 @@ class RunDir:
 
     def _journal(self, name: str) -> Journal:
         if self._lock_fd < 0:
-            raise RefusedError(f"{self.path}: opened without a lock, so it cannot be written; open it with lock=True")
+            raise RefusedError(f"{self.path}: was opened without a lock, so it is read-only; open it with lock=True")
         if name not in self._journals:
             self._journals[name] = Journal(self.path / name)
         return self._journals[name]

@@ -184,7 +184,7 @@ def read_seal(folder: Path, name: str = SEAL) -> Seal | None:
 def open_sealed(folder: Path, *, weights: bool = True, milestones: bool = True) -> Seal | None:
     """Read the seal of a folder and compare the files with its checksums; None if the folder has no seal.
 
-    If `weights` is false, the weights of a run are not compared; if `milestones` is false, only its last checkpoint is
+    If `weights` is false, the weights of a run are not compared; if `milestones` is false, only the last checkpoint is
     compared.
     """
     seal = read_seal(folder)

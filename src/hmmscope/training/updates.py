@@ -119,7 +119,7 @@ def update(
 ) -> tuple[float, ...]:
     """Take a step if loss and gradient are finite in all processes; return loss, gradient norm and auxiliary losses.
 
-    The CPU waits for the loss before the update, or after the update if a GPU computes it.
+    The CPU waits for the loss before the update, or after the update if a GPU computes the loss.
 
     Args:
         meanwhile: Function without arguments, called before the CPU waits for the loss.

@@ -1,7 +1,7 @@
 """Protocols: the plan and the decision rules of an experiment, committed to git before its first run.
 
     hmmscope run limits-fig3 --scale medium --seeds 8,9,10 --dry-run --protocol fig3.json     writes the protocol only
-    git add fig3.json && git commit                                                           dates it
+    git add fig3.json && git commit                                                           dates the file
     hmmscope run limits-fig3 --scale medium --seeds 8,9,10 --protocol fig3.json --out DIR     runs under the protocol
 
 A verdict is confirmatory if and only if all parts were measured under a protocol that contains its current rule.

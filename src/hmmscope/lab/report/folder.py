@@ -240,7 +240,7 @@ def _present(path: Path) -> Path:
     if path.is_symlink():
         raise DamagedError(f"{path}: is a symbolic link, which is not followed; replace it by the file")
     if not path.is_file():
-        raise InputError(f"{path}: is missing, although every finished experiment has it")
+        raise InputError(f"{path}: is missing, although every finished experiment has this file")
     return path
 
 

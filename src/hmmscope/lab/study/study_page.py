@@ -155,7 +155,7 @@ def _contexts(rows: Rows) -> Figure:
         names = tuple(f"{' '.join(short[word] for word in words[row['context']])}|{short[row['next']]}" for row in own)
         title = f"after {k} symbol{'s' * (k != 1)}"
         series = (Series.of(effects, "gain of the network", "model"),)
-        panels.append(Bars(title=title, y_label="nats per symbol in the context", categories=names, series=series))
+        panels.append(Bars(title=title, y_label="nats per symbol after the context", categories=names, series=series))
     return Figure(
         name="contexts",
         title="Loss of the HMM minus loss of the network, by context",
@@ -236,7 +236,7 @@ def findings(tables: Tables, num_seeds: int) -> list[Finding]:
         shown = ", ".join(f"{row['context']}|{row['next']} ({100 * row['share']:.1f} %)" for row in foremost)
         total = 100 * sum(row["share"] for row in surely)
         text = f"Contexts (preceding|next symbols) in which the network gains most (% of its whole gain): {shown}. "
-        text += f"{len(surely)} contexts have an interval above zero; they account for {total:.0f} % of the gain."
+        text += f"The interval is above zero for {len(surely)} contexts, which account for {total:.0f} % of the gain."
         found.append(_found("Gain of the network over the HMM by context", text))
     if tables["beliefs"]:
         rows = Rows(tables["beliefs"]).where(labels="true")

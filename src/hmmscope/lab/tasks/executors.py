@@ -35,9 +35,9 @@ class ExecutorOptions:
     def __post_init__(self) -> None:
         require_known("executor", self.name, EXECUTORS)
         if self.address is not None and self.name != "ray":
-            raise InputError("address: applies to a Ray cluster; add --executor ray")
+            raise InputError("address: names a Ray cluster; add --executor ray")
         if self.slurm and self.name != "slurm":
-            raise InputError("slurm: applies to sbatch; add --executor slurm")
+            raise InputError("slurm: sets options of sbatch; add --executor slurm")
         if self.name == "local" and self.gpus:
             raise InputError(
                 "gpus: the local executor uses training.device instead; add --executor ray to distribute GPUs"
