@@ -15,7 +15,7 @@ ON_GPU = ("gpu", "paper")
 def forecast(
     name: str, scale: str, overrides: dict[str, str], seeds: int | Sequence[int] | None, *, measure: bool = False
 ) -> Iterator[str]:
-    """Yield lines of text on the cost of an experiment's trainings.
+    """Yield lines on the cost of an experiment's trainings.
 
     Args:
         name, scale, overrides, seeds: see `hmmscope run`.
