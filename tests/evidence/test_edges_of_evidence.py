@@ -97,9 +97,9 @@ HEAT: dict[str, Any] = {"title": "", "x_label": "", "y_label": "", "z_label": ""
         (DenseScatter, CLOUD, {"places": (PLACE, PLACE[:-1] + "<")}, "must be base64"),
         (DenseScatter, CLOUD, {"places": ("A" * 7,) * 2, "colours": "A" * 7}, r"places\[0\]: must have 7 characters"),
         (DenseScatter, CLOUD, {"colours": "A" * 7 + "'"}, "must be base64"),
-        (DenseScatter, CLOUD, {"corners": ("a", "b")}, "corners: must be empty or three names"),
-        (DenseScatter, CLOUD, {"corners": ("a", "b", "c")}, "outline: must have a place per corner"),
-        (DenseScatter, CLOUD, {"outline": "AAAA"}, "outline: must have a place per corner"),
+        (DenseScatter, CLOUD, {"corners": ("a", "b")}, "corners: must be empty or have three names"),
+        (DenseScatter, CLOUD, {"corners": ("a", "b", "c")}, "outline: must have one point per corner"),
+        (DenseScatter, CLOUD, {"outline": "AAAA"}, "outline: must have one point per corner"),
         (Explorer, MANY, {"choices": tuple("abcdef")}, "choices: must have 1 to 5 names"),
         (Explorer, MANY, {"y_min": 1, "y_max": 1}, "y_min: must be below y_max"),
         (Lines, LINES, {"series": ()}, "series: must have at least one"),
@@ -242,8 +242,9 @@ def test_a_law_needs_three_budgets_and_two_degrees_of_freedom() -> None:
 
 def test_what_stands_beside_a_verdict() -> None:
     known: dict[str, Any] = {"title": "", "text": "", "verdict": "inconclusive", "value": 1.0, "low": 0.0, "high": 2.0}
-    assert statistics_of(Finding(**known, p=0.0312, q=0.2, seeds_needed=7)) == "p 0.031, q 0.2, 7 seeds would decide"
-    assert statistics_of(Finding(**known, p=0.0312)) == "p 0.031, more seeds alone would not decide"
+    enough = Finding(**known, p=0.0312, q=0.2, seeds_needed=7)
+    assert statistics_of(enough) == "p 0.031, q 0.2, 7 seeds would decide the claim"
+    assert statistics_of(Finding(**known, p=0.0312)) == "p 0.031, more seeds would not decide the claim"
     assert statistics_of(Finding(title="", text="", verdict="inconclusive")) == ""
     assert statistics_of(Finding(**known | {"verdict": "reproduced"}, seeds_needed=7)) == ""
 

@@ -174,7 +174,7 @@ def test_a_verdict_confirms_if_its_data_carry_a_protocol_that_names_its_rule_as_
     )
     assert exploratory("level", replace(rising, level=0.1)) == "the protocol has level = 0.05; the current value is 0.1"
     assert exploratory("name", replace(rising, name="it-climbs")) == "the protocol does not contain the decision rule"
-    other = "1 of 3 parts were not measured under the protocol"
+    other = "1 of 3 parts of data come from other code or another protocol"
     assert exploratory("part", rising, **{"1": {"protocol": None}}) == other
     assert exploratory("measured", rising, **{"2": {"measurement": 2}}) == other
     made = with_protocol(tmp_path / "altered", rising)
@@ -219,7 +219,7 @@ def test_the_audit_asks_the_history_when_a_protocol_was_committed(
     assert code == 0
     assert "1 verdicts: 1 confirmatory, 0 exploratory" in said
     assert ", committed 2026-11-20: it-rises" in said
-    assert "3 parts: 3 from the present version of the measurement" in said
+    assert "3 parts of data: 3 from the present version of the measuring code" in said
     (repository / "fixed.json").write_text("Another one.")
     shutil.rmtree(repository / ".git")
     commit("2026-11-20T23:59:59+00:00")
@@ -236,7 +236,7 @@ def test_an_experiment_that_goes_on_is_judged_by_whole_seeds_and_after_finished_
     begun = folder(tmp_path / "medium", RISES, scale="medium", whole_seeds=seeds[:2])
     assert [entry.scale for entry in ledger([small, begun])] == ["small"]
     (alone,) = ledger([begun])
-    assert alone.exploratory == f"2 of {len(seeds)} seeds so far"
+    assert alone.exploratory == f"only 2 of {len(seeds)} seeds are complete"
     assert alone.finding is not None
     assert alone.finding.num_seeds == 2
 
@@ -334,7 +334,7 @@ def test_a_reader_can_ask_for_the_power_of_a_rule_and_for_what_turns_it(
     assert main(["claims", "--sensitivity", str(weak)]) == 0
     printed = capsys.readouterr().out
     assert "-> undecided, 0.6 [" in printed
-    assert "too few seeds" in printed
+    assert "does not confirm the sign, or needs more seeds" in printed
     assert main(["claims", "--sensitivity"]) == 2
     assert "claims --sensitivity: give folders of experiments" in capsys.readouterr().err
 

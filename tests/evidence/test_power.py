@@ -111,13 +111,13 @@ def test_each_direction_is_asked_for_its_own_error() -> None:
     assert power.power < 0.5
     assert (gate.is_open, verdict) == (True, "reproduced in sign")
     assert gate.text.startswith("the power is low: the rule confirms the expected effect in 0.")
-    assert "seeds would raise this to 0.9); a sign test" in gate.text
+    assert "seeds would raise this fraction to 0.9); a sign test" in gate.text
     gate, power, verdict = powered(rule, contrary, "not reproduced", **known)  # type: ignore[arg-type]
     assert (gate.is_open, verdict) == (True, "not reproduced")
     few = {"": Effect.pooled([1.0, 2.0, 3.0])}  # in sign too it rests on the law of three seeds alone
     gate, _, _ = powered(rule, few, "reproduced in sign", **known)  # type: ignore[arg-type]
     assert not gate.is_open
-    assert "too few seeds" in gate.text
+    assert "does not confirm the sign, or needs more seeds" in gate.text
     several = {str(k): Effect.pooled([9.0, -7.0, 4.0]) for k in range(9)}  # the worst of many is often denied
     gate, power, _ = powered(rule, several, "not reproduced", **known)  # type: ignore[arg-type]
     assert power is not None

@@ -33,10 +33,10 @@ CURVES = {"kind": "curves", "title": "t", "x_label": "x", "y_label": "y", "serie
         (FINDING | {"rule_version": True}, r"finding\.rule_version: must be an integer"),
         ({"title": "t", "text": "x"}, r"finding: must have the key verdict"),
         (FINDING | {"gates": 1}, r"finding\.gates: must be a list"),
-        (FINDING | {"gates": [{"name": "n"}]}, r"finding\.gates\[0\]: must have exactly name, is_open and text"),
+        (FINDING | {"gates": [{"name": "n"}]}, r"finding\.gates\[0\]: must have exactly the keys name, is_open"),
         (FINDING | {"gates": [{"name": "n", "is_open": 1, "text": ""}]}, r"finding\.gates\[0\]: must have"),
         (FINDING | {"value": 1.0, "low": 0.5}, r"low: must be given together with high"),
-        (FINDING | {"low": 0.5, "high": 1.0}, r"value: must be given if there is an interval"),
+        (FINDING | {"low": 0.5, "high": 1.0}, r"value: must be given together with low and high"),
     ],
 )
 def test_findings(data: Any, error: str) -> None:
@@ -74,7 +74,7 @@ CURVE = {"values": ["parity", "rnn"], "x": [1.0], "y": [2.0]}
         ({"curves": []}, r"curves: must have at least one"),
         ({"curves": [CURVE | {"values": ["parity"]}]}, r"curves\[0\]\.values: must have 2 values"),
         ({"curves": [CURVE | {"values": ["parity", ""]}]}, r"curves: model: at least one curve must have a value"),
-        ({"curves": [CURVE, CURVE]}, r"curves: must differ in values or name"),
+        ({"curves": [CURVE, CURVE]}, r"curves: must differ in values, name or role"),
         ({"curves": [CURVE | {"x": []}]}, r"x: must have at least one value"),
         ({"curves": [CURVE | {"x": [1.0, 2.0]}]}, r"x: must have 1 values"),
         ({"curves": [CURVE | {"low": [1.0]}]}, r"low: must be given together with high"),
@@ -114,7 +114,7 @@ _ENTRY = '[mine]\nsource = "s"\nsays = "s"\nreading = "r"\nversion = 1\n'
         ('experiment = "x"\n' + _ENTRY + "least_power = 0.0\n", r"least_power: must be between 0 and 1"),
         (
             'experiment = "x"\n' + _ENTRY + "printed = 1.0\n",
-            r"printed_in: must name the place in the paper that prints this effect",
+            r"printed_in: must name the place in the paper that prints the effect",
         ),
         (
             'experiment = "x"\n' + _ENTRY.replace("version = 1", "version = 0"),
@@ -136,7 +136,7 @@ def test_an_entry_that_is_there_and_one_that_is_not(tmp_path: Path) -> None:
         _ = found.parameters.rat
     with pytest.raises(InputError, match="claim: unknown 'yours'"):
         records.record(folder, "yours")
-    with pytest.raises(InputError, match="claim mine: there is no record of it; add one to claims/ next to the module"):
+    with pytest.raises(InputError, match="claim mine: module nowhere has no file, so no folder claims/"):
         claim("mine")(type("f", (), {"__module__": "nowhere"}))
 
 

@@ -12,9 +12,9 @@ MEANINGS = {
     "low: the rule would confirm a true claim in fewer than half of simulated experiments.",
     "contradicted": "the interval lies on the side opposite to the claim, or contains no effect that matters.",
     "contradicted at this budget": "our measurement contradicts the claim, but longer training could still confirm it.",
-    "undecided": "the interval neither supports nor contradicts the claim, or a precondition of the claim fails.",
-    "answered": "this project (and no paper) asks a question, and the answer is exact or its interval excludes zero.",
-    "open": "this project asks a question, and the interval contains zero, or no effect was measured.",
+    "undecided": "the interval neither supports nor contradicts the claim, or a precondition of a verdict fails.",
+    "answered": "this project asks a question, and the effect is exact or its interval excludes zero.",
+    "open": "this project asks a question, and the interval contains zero or no effect was measured.",
 }
 #: Answers that follow all others on pages.
 UNSETTLED = ("undecided", "open")
@@ -29,11 +29,11 @@ def effect_sentence(shown: str, unit: str, count: int | None, case: str = "", *,
     """Return the sentence about an effect, such as ``The measured effect is 0.5 [0.4, 0.6] layers (5 seeds).``
 
     Args:
-        shown: the number with its interval.
-        unit: unit of the effect, with the deciding case after a comma if there are several.
-        count: number of values in the mean, or of cases if the unit is a fraction of cases.
+        shown: the effect with its interval.
+        unit: unit of the effect, then a comma and the name of the deciding effect if the claim has several.
+        count: number of averaged values, or of cases if the unit is a fraction of cases.
         case: name of the effect that decides.
-        seeds: number of seeds of the experiment; more values than this have another origin.
+        seeds: number of seeds of the experiment; a larger `count` counts other values.
     """
     unit, _, own = ("in accuracy" if unit == "accuracy" else unit).partition(", ")
     over = f" ({count} seeds)" if 1 < (count or 0) <= (seeds or 0) else ""
@@ -47,7 +47,7 @@ def effect_sentence(shown: str, unit: str, count: int | None, case: str = "", *,
 
 
 def scope_of(row: Mapping[str, Any]) -> str:
-    """Return where the verdict of a ledger row holds, such as ``at T = 32 and width 64``."""
+    """Return words for where the verdict of a ledger row holds, such as ``at T = 32 and width 64``."""
     if row.get("scope"):
         return str(row["scope"])
     claim = registry.entries("claim").get(row["claim"])

@@ -1,4 +1,4 @@
-"""Verdicts on a claim: for each of its measured effects alone, and for all of them together."""
+"""Verdicts on a claim: for each measured effect alone, and for all together."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -17,8 +17,8 @@ class Judged:
     Attributes:
         decides: name of the effect that decides.
         gates: the preconditions that were checked.
-        why: reason of the verdict "not tested", or a limitation of another verdict; else empty.
-        budget: the training budget in words, if it is below the paper's.
+        why: why the verdict is "not tested", or what limits another verdict; "" if nothing does.
+        budget: the training budget in words, unless it reaches the paper's.
         power: power of the rule; None if it was not computed.
     """
 
@@ -45,7 +45,7 @@ class Case:
         spent: training budget by unit, such as tokens.
         drifts: change of each effect over the last doubling of training; None if not recorded.
         redrawn: function that simulates an effect, see `power.Redrawn`; None for the default simulation.
-        power: whether a verdict needs enough power.
+        power: whether decided verdicts need enough power of the rule.
     """
 
     claim: ClaimRecord
@@ -142,5 +142,5 @@ def _undecided(verdict: Verdict, effect: Effect | None) -> str:
     if effect.num_seeds < 2:
         return "One seed is not enough for a verdict."
     if effect.num_missing:
-        return f"Only {effect.num_seeds} of {effect.num_seeds + effect.num_missing} seeds have this value."
+        return f"Only {effect.num_seeds} of {effect.num_seeds + effect.num_missing} seeds have a value of this effect."
     return ""

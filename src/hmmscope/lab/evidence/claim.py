@@ -5,7 +5,7 @@
         effects = {task: Effect.pooled(list(...)) for task in REMEMBERING}
         return Measurement(effects, text="...", required=REMEMBERING, gates=(Gate.converged(...),))
 
-The function returns measured effects. The rule is in the record of the claim, see `hmmscope.lab.evidence.records`.
+The function returns measured effects; the record of the claim has the rule, see `hmmscope.lab.evidence.records`.
 """
 
 import inspect
@@ -78,7 +78,7 @@ class Claim(ClaimRecord):
         rule: decision rule; None for a question.
         about: subject of the claim: "training", "construction" (network with weights from a theorem) or "process".
         proved: whether a constructed network must confirm the claim, because a theorem proves it.
-        measure: function (tables) or (tables, parameters of the record) -> `Measurement`.
+        measure: function of the tables (and the record's parameters) that returns a `Measurement`.
     """
 
     measure: Callable[..., Measurement] = field(repr=False)
@@ -92,8 +92,8 @@ class Claim(ClaimRecord):
 
         Args:
             tables: lists of rows by name of the table.
-            mirrored: whether to reflect the effects about the bound, to test the rule.
-            power: whether a verdict needs enough power.
+            mirrored: whether to reflect the effects about the rule's bound, as tests do.
+            power: whether decided verdicts need enough power of the rule.
         """
         return self.finding(self.measured(tables), mirrored=mirrored, power=power)
 
@@ -172,7 +172,7 @@ class Claim(ClaimRecord):
         )
 
     def power(self, seen: Measurement) -> Power | None:
-        """Return the power of the rule at the measured spread and number of seeds; None if it is unknown."""
+        """Return the power of the rule at the measured number and spread of seeds; None if unknown."""
         if self.rule is None:
             return None
         effects = seen.by_name()
@@ -210,7 +210,7 @@ def claim(record: str | ClaimRecord) -> Callable[[Callable[..., Measurement]], C
             folder = folder_of(measure.__module__)
             if folder is None:
                 raise InputError(
-                    f"claim {made}: there is no record of it; add one to claims/ next to the module, or pass a ClaimRecord"
+                    f"claim {made}: module {measure.__module__} has no file, so no folder claims/; pass a ClaimRecord"
                 )
             made = stored_record(folder, made)
         return registry.claim(made.name)(Claim(**vars(made), measure=measure))

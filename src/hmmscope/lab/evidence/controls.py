@@ -18,9 +18,9 @@ _COUNTING = ("order-", "context-tree")
 
 
 def in_place_of_trained(tables: Tables, network: str) -> Tables | None:
-    """Return the tables with the rows of `network` labelled as trained; None if no table has rows of both.
+    """Return the tables with the rows of `network` labelled as trained; None if no table has both networks.
 
-    Differences between the two networks become zero; the widths of their intervals stay.
+    Differences between the two networks become zero, with intervals as wide as before.
     """
     return replaced(tables, lambda rows, column: _swap(rows, column, network))
 
@@ -47,7 +47,7 @@ def _swap(rows: Rows, column: str, network: str) -> Rows | None:
 
 
 def gaining_nothing(tables: Tables) -> Tables:
-    """Return the tables with all gains from training set to zero; the widths of their intervals stay."""
+    """Return the tables with all gains from training set to zero, with intervals as wide as before."""
     made = dict(tables)
     for name, rows in tables.items():
         gains = [str(row.get("quantity", row.get("effect"))).startswith(_GAIN) or name == GAINS for row in rows]
@@ -67,13 +67,13 @@ def _none(rows: Rows) -> Rows:
 
 
 def untrained(tables: Tables) -> Tables | None:
-    """Return the tables with the untrained network in place of the trained one, and with gains of zero."""
+    """Return the tables with the untrained network as the trained one and gains of zero; None if no table has both."""
     made = in_place_of_trained(tables, "untrained")
     return None if made is None else gaining_nothing({name: rows.as_twins() for name, rows in made.items()})
 
 
 def counting(tables: Tables) -> Tables | None:
-    """Return the tables with the best n-gram baseline of each metric in place of the trained network, or None."""
+    """Return the tables with each metric's best n-gram baseline as the trained network; None if nothing changes."""
     made: dict[str, Rows] = {}
     for name, rows in tables.items():
         counted = [one for one in rows.values("predictor") if str(one).startswith(_COUNTING)]
@@ -90,5 +90,5 @@ def counting(tables: Tables) -> Tables | None:
 
 
 def constructed(tables: Mapping[str, Rows]) -> Tables | None:
-    """Return the tables with the constructed network in place of the trained one; None if there is none."""
+    """Return the tables with the constructed network in place of the trained one; None if no table has both."""
     return in_place_of_trained(tables, "constructed")

@@ -1,6 +1,6 @@
 """Effects: means over seeds with 95 % intervals.
 
-The interval is Student's interval over seeds or the normal interval of the sampling noise, whichever is wider.
+The interval is the widest of Student's interval over seeds, the normal interval of sampling noise, and `resolution`.
 """
 
 import math
@@ -28,7 +28,7 @@ _ROUNDING = 1e-12
 
 @contextmanager
 def at_level(alpha: float) -> Iterator[None]:
-    """Set the error probability of intervals (the result of `level`) inside the block."""
+    """Set the error probability of intervals (the result of `level`) in a ``with`` block."""
     before = _LEVEL.set(alpha)
     try:
         yield
@@ -58,12 +58,12 @@ class Effect:
     Attributes:
         value: the mean.
         low, high: ends of the interval, or None.
-        error: standard error, or None.
-        degrees: degrees of freedom of Student's distribution; 0 for the normal distribution, -1 for a proportion.
+        error: standard error of the mean, or None.
+        degrees: degrees of freedom of Student's distribution; 0 for the normal distribution, -1 for neither.
         num_seeds: number of values.
         num_missing: number of seeds without a value.
         unit: unit of the value.
-        others: standard errors and degrees of freedom of intervals that are narrower than the reported one.
+        others: standard errors and degrees of freedom of the narrower intervals.
         values: value of each seed, ascending; empty if unknown.
     """
 
@@ -85,7 +85,7 @@ class Effect:
         """Return the mean over seeds.
 
         Args:
-            values: value of each seed; an `EstimateWithError` if its sampling error is known, None if it is missing.
+            values: value of each seed; an `EstimateWithError` if its sampling error is known, None if missing.
             unit: unit of the values.
             resolution: smallest difference that can be measured, such as 1 for counts.
 
@@ -178,7 +178,7 @@ class Effect:
         return max(two_sided(abs(self.value - bound) / error, degrees) for error, degrees in laws)
 
     def with_seeds(self, count: int) -> "Effect":
-        """Return the effect that `count` seeds with the same mean and spread over seeds would give."""
+        """Return the effect for `count` seeds with the same mean and spread over seeds."""
         if self.error is None or self.degrees < 0:
             return self
         error = self.error * math.sqrt(self.num_seeds / count)
@@ -197,7 +197,7 @@ class Effect:
         )
 
     def one_sided(self, bound: float, side: int) -> float | None:
-        """Return the p-value of the hypothesis that the mean is not above (`side` 1) or not below (-1) the bound."""
+        """Return the p-value of the hypothesis that the mean is at most (`side` 1) or at least (-1) the bound."""
         if self.error is None or self.degrees < 0:
             return None
         laws = ((self.error, self.degrees), *self.others)
@@ -219,7 +219,7 @@ class Effect:
 
     @property
     def bimodal(self) -> bool:
-        """Return whether the values of the seeds fall into two groups with a wide gap between them."""
+        """Return whether the values of the seeds fall into two groups with a wide gap."""
         count, values = len(self.values), self.values
         if count < LEAST_GROUPED:
             return False
@@ -255,7 +255,7 @@ def false_discovery(p_values: Mapping[str, float | None]) -> dict[str, float | N
 
 
 def quantile(degrees: int, alpha: float | None = None) -> float:
-    """Return Student's two-sided quantile at `alpha` (default: `level()`); 0 degrees of freedom mean normal."""
+    """Return Student's two-sided quantile at `alpha` (default: `level()`); the normal one at 0 degrees of freedom."""
     return _quantile(level() if alpha is None else alpha, degrees)
 
 
@@ -265,7 +265,7 @@ def _quantile(alpha: float, degrees: int) -> float:
 
 
 def two_sided(t: float, degrees: int) -> float:
-    """Return P(|T| >= t) for Student's distribution; at 0 degrees of freedom, for the normal distribution.
+    """Return P(|T| >= t) for Student's distribution, or the standard normal one at 0 degrees of freedom.
 
     Source: Abramowitz and Stegun, 26.7.3 and 26.7.4.
     """

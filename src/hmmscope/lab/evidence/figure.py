@@ -4,7 +4,7 @@
     panel = Lines(title="8 states", x_label="demonstrations", y_label="accuracy", series=(series,))
     Figure(name="accuracy", title="In context", caption="Bands are 95% intervals over 3 seeds.", panels=(panel,))
 
-All numbers must be finite; only a heat map may have None.
+All numbers must be finite; only cells of a heat map may be None.
 """
 
 import math
@@ -68,7 +68,7 @@ class Series:
 
 @dataclass(frozen=True, kw_only=True)
 class Panel:
-    """Base class of the panels of a figure: `Lines`, `Bars`, `Heatmap`, `DenseScatter`, `Explorer`."""
+    """Base class of the panels of a figure."""
 
     title: str
 
@@ -115,7 +115,7 @@ class Bars(Panel):
     Args:
         y_label: quantity on the y axis, with its unit.
         categories: labels of the groups.
-        series: at least one, each with a value for every category and without x.
+        series: at least one series, with a `y` for every category and empty `x`.
         title, y_min, y_max: see `Lines`.
     """
 
@@ -172,15 +172,15 @@ class Heatmap(Panel):
 
 @dataclass(frozen=True, kw_only=True)
 class DenseScatter(Panel):
-    """A panel with many coloured points in the unit square; a slider selects one of several sets of points (frames).
+    """A panel with many coloured points in the unit square; a slider selects a set of points (frame).
 
     Args:
         title: see `Lines`.
         slider: label of the slider, such as "step".
         frames: names of the frames; the last frame is shown at first.
-        places: points of each frame, packed as `scatter_data` describes.
+        places: packed points of each frame, see `scatter_data`.
         colours: colours of the points, packed.
-        corners: names of three states at the corners of a drawn triangle; else empty.
+        corners: names of three states at the corners of a triangle; empty without triangle.
         outline: corners of the triangle, packed.
     """
 
@@ -200,9 +200,9 @@ class DenseScatter(Panel):
             same = len(place) == len(self.colours) > 0 and not len(place) % 4
             plain = _BASE64.fullmatch(place + self.colours + self.outline) is not None
             require(plain, "places, colours", "must be base64", place[:40])
-            require(same, f"places[{i}]", f"must have {len(self.colours)} characters, like colours", len(place))
-        require(len(self.corners) in (0, 3), "corners", "must be empty or three names", self.corners)
-        require(len(self.outline) == 4 * len(self.corners), "outline", "must have a place per corner", self.outline)
+            require(same, f"places[{i}]", f"must have {len(self.colours)} characters, 4 per point", len(place))
+        require(len(self.corners) in (0, 3), "corners", "must be empty or have three names", self.corners)
+        require(len(self.outline) == 4 * len(self.corners), "outline", "must have one point per corner", self.outline)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -210,12 +210,12 @@ class ExplorerCurve:
     """A curve of an `Explorer`.
 
     Args:
-        values: value of each choice for which the curve is shown; an empty text stands for all values.
+        values: the curve's value of each choice (setting) of the panel; "" stands for all values.
         x: positions on the x axis.
         y: values.
         low, high: ends of the intervals, or None.
         role: role of the curve, see `Series`.
-        name: name in the legend (default: the value of the overlaid choice, or the role).
+        name: name in the legend (default: the value of the choice `Explorer.overlay`, or the role).
     """
 
     values: tuple[str, ...]
@@ -234,11 +234,11 @@ class ExplorerCurve:
 
 @dataclass(frozen=True, kw_only=True)
 class Explorer(Panel):
-    """A panel with curves; the reader of a page selects some of them, with a list for each setting (choice).
+    """A panel with curves, which the reader of a page selects with a list for each setting (choice).
 
     Args:
         choices: names of one to five settings, such as ("task", "model").
-        curves: at least one curve; no two have equal values and names.
+        curves: at least one curve; no two with equal values, name and role.
         title, x_label, y_label, y_min, y_max, log_x, log_y: see `Lines`.
         overlay: the choice for which curves of all values are shown together (default: "model", else the last).
     """
@@ -276,7 +276,7 @@ class Explorer(Panel):
             )
         names = [(curve.values, curve.name, curve.role) for curve in self.curves]
         twice = next((name for name, count in Counter(names).items() if count > 1), None)
-        require(twice is None, "curves", "must differ in values or name", twice)
+        require(twice is None, "curves", "must differ in values, name or role", twice)
         _check_axis(self)
 
     @property
@@ -290,7 +290,7 @@ class Explorer(Panel):
         return _num_cut(self, self.curves)
 
     def options(self, choice: str) -> tuple[str, ...]:
-        """Return the values that a choice has in the curves, in ascending order if all are numbers."""
+        """Return the values of a choice in the curves, ascending if all are numbers."""
         index = self.choices.index(choice)
         found = tuple(dict.fromkeys(curve.values[index] for curve in self.curves if curve.values[index]))
         return tuple(sorted(found, key=float)) if all(map(_NUMBER.fullmatch, found)) else found
@@ -312,7 +312,7 @@ class Figure:
 
     Args:
         name: file name: letters, digits and ``. _ -``.
-        title: title above the figure, a few words.
+        title: title above the figure.
         caption: what the panels show, under which conditions, and how intervals were computed.
         panels: panels from left to right.
     """
@@ -348,7 +348,7 @@ class Figure:
             InputError: an invalid key or value.
         """
         if not isinstance(data, Mapping) or not isinstance(data.get("panels"), list | tuple):
-            raise InputError(f"{where}: must be a mapping with the key panels, which holds a list")
+            raise InputError(f"{where}: must be a mapping, with a list for the key 'panels'")
         panels = [_parse_panel(panel, f"{where}.panels[{i}]") for i, panel in enumerate(data["panels"])]
         figure: Figure = parse_spec(cls, {**data, "panels": panels}, where)
         return figure

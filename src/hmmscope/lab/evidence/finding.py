@@ -66,16 +66,16 @@ class Finding:
         operationalization: how the claim was measured, and when it holds.
         value, low, high: the deciding effect with its 95 % interval.
         unit: unit of the effect.
-        p: p-value of the hypothesis that the effect equals the bound of the rule.
+        p: p-value of the hypothesis that the effect equals the rule's bound (`Within`: is outside its margin).
         q: false discovery rate of `p` over a ledger (Benjamini and Hochberg), or None.
         num_seeds: number of seeds, or of instances.
         seeds_needed: number of seeds that would decide an inconclusive claim, or None.
         gates: preconditions that were checked.
         parts: verdict on each effect, if there are several.
-        sign_low, sign_high: bounds of the median from the sign test, on the claimed side.
+        sign_low, sign_high: bounds of the median from the sign test; None if the rule needs only the other.
         bimodal: whether the values of the seeds fall into two groups.
-        budget: training budget in words, if it is below the paper's.
-        rule_version: version of the decision rule; in older files a digest.
+        budget: training budget in words, unless it reaches the paper's.
+        rule_version: version of the decision rule, or its digest in older files.
     """
 
     title: str
@@ -109,17 +109,17 @@ class Finding:
             self.low,
         )
         require(
-            self.low is None or self.value is not None, "value", "must be given if there is an interval", self.value
+            self.low is None or self.value is not None, "value", "must be given together with low and high", self.value
         )
 
     def at(self, scale: str) -> "Finding":
-        """Return the finding for results at a scale; at the scale "smoke" it has no verdict and no number."""
+        """Return the finding at a scale; for the scale "smoke" it is "not tested" and has no number."""
         if scale != UNJUDGED:
             return self
         kept = {
             name: getattr(self, name) for name in ("title", "claim", "source", "operationalization", "rule_version")
         }
-        return Finding(text="Undecided: scale smoke only checks that everything runs.", verdict="not tested", **kept)
+        return Finding(text="Undecided: scale smoke only tests that the code runs.", verdict="not tested", **kept)
 
     def number(self) -> str:
         """Format the effect with its interval and unit, as ``0.54 [0.48, 0.60] layers``; "" without an effect."""
@@ -183,7 +183,7 @@ def _gate(data: Any, where: str) -> Gate:
         and isinstance(data["is_open"], bool)
         and all(isinstance(data[key], str) for key in ("name", "text"))
     )
-    require(right, where, "must have exactly name, is_open and text", data)
+    require(right, where, "must have exactly the keys name, is_open (true or false) and text", data)
     return Gate(name=data["name"], is_open=data["is_open"], text=data["text"])
 
 

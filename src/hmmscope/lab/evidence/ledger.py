@@ -33,7 +33,7 @@ EXPLORATORY = ("smoke", "small")
 
 @dataclass(frozen=True, kw_only=True)
 class RecordedClaim:
-    """The words and the rule of a claim, as stored for a ledger; see `Claim` for the fields."""
+    """The words and rule of a claim, as stored for a ledger; see `Claim`."""
 
     name: str
     experiment: str
@@ -124,11 +124,11 @@ def ledger(
 ) -> list[LedgerRow]:
     """Return a row for each claim that the experiments in `folders` measure, with q-values over all rows.
 
-    A claim tested at several scales has one row, for the largest scale.
+    Rows of one claim are ranked by finished experiment, several seeds, and scale; only the highest rank stays.
 
     Args:
         folders: folders of experiments.
-        known: stored claims; if given, findings stored by code with the digest `source` are not computed again.
+        known: stored claims; if given, findings that code with digest `source` stored are not computed again.
         source: digest of the present code.
         examined: True also computes the sensitivity and power of each finding.
 
@@ -229,7 +229,7 @@ def _judged(folder: Path, about: dict[str, Any]) -> list[tuple[Claim, Finding]]:
         try:
             found.append((one, one.evaluate(tables).at(scale)))
         except (LookupError, TypeError, ValueError, ArithmeticError, AttributeError) as error:
-            rule = "its tables do not match this version of hmmscope"
+            rule = "the tables of this folder do not match this version of hmmscope"
             raise DamagedError(f"{folder}: claim {one.name}: {rule} ({type(error).__name__}, {error})") from error
     if not found:
         raise InputError(
@@ -244,7 +244,7 @@ def _exploratory(claim: Claim | RecordedClaim, finding: Finding, about: dict[str
     if about.get("scale") in EXPLORATORY:
         return f"scale {about['scale']}"
     if "whole_seeds" in about:
-        return f"{len(about['whole_seeds'])} of {len(about['config']['seeds'])} seeds so far"
+        return f"only {len(about['whole_seeds'])} of {len(about['config']['seeds'])} seeds are complete"
     if "protocol" in about:
         return _against_protocol(claim, about, folder)
     noted = about.get("rules", {})
@@ -265,7 +265,7 @@ def _against_protocol(claim: Claim | RecordedClaim, about: Mapping[str, Any], fo
     other = sum(
         row.get("protocol") != protocol.digest or row.get("measurement") != protocol.measurement for row in index
     )
-    return f"{other} of {len(index)} parts were not measured under the protocol" if other else None
+    return f"{other} of {len(index)} parts of data come from other code or another protocol" if other else None
 
 
 def rules_of(experiment: str) -> dict[str, int]:
@@ -324,7 +324,7 @@ def as_text(entries: Sequence[LedgerRow]) -> list[str]:
             lines.append(f"  -> {', '.join(part for part in _answer(entry) if part)}")
             lines += [f"     {finding.text}", *(f"     {part}" for part in finding.parts)]
         if entry.sensitivity is not None and not claim.is_question:
-            turned = f"; changes with {', '.join(entry.sensitivity)}" if entry.sensitivity else ""
+            turned = f"; the answer changes with {', '.join(entry.sensitivity)}" if entry.sensitivity else ""
             lines.append(f"     power {entry.power or 'not known'}{turned}")
     return [*lines, summary(entries)]
 
@@ -358,14 +358,14 @@ def as_markdown(entries: Sequence[LedgerRow]) -> list[str]:
 def summary(entries: Sequence[LedgerRow]) -> str:
     counts: Counter[str] = Counter(answer_of(entry.finding.verdict) for entry in entries if entry.finding is not None)
     if not counts:
-        return f"{len(entries)} claims; hmmscope claims RUN... shows the answers of experiments"
+        return f"{len(entries)} claims; 'hmmscope claims FOLDER...' prints the answers from experiments"
     found = [f"{counts[one]} {one}" for one in dict.fromkeys(ANSWERS.values()) if counts[one]]
     said = f"{len(entries)} claims: {', '.join(found)}"
     late = sum(entry.exploratory is not None for entry in entries)
     said += f"; {late} exploratory" if late else ""
     if all(entry.sensitivity is None for entry in entries):
         return said
-    return f"{said}; {sum(bool(entry.sensitivity) for entry in entries)} fragile"
+    return f"{said}; {sum(bool(entry.sensitivity) for entry in entries)} fragile (other choices change the verdict)"
 
 
 def _answer(entry: LedgerRow) -> tuple[str, str, str, str]:
@@ -402,5 +402,5 @@ def statistics_of(finding: Finding) -> str:
     parts += ["bimodal: the seeds fall into two groups"] if finding.bimodal else []
     if finding.verdict == "inconclusive" and finding.value is not None:
         needed = finding.seeds_needed
-        parts.append(f"{needed} seeds would decide" if needed else "more seeds alone would not decide")
+        parts.append(f"{needed} seeds would decide the claim" if needed else "more seeds would not decide the claim")
     return ", ".join(parts)

@@ -44,7 +44,7 @@ def curve(
 
 
 def level(value: float, over: Iterable[float], name: str, role: Role = "baseline") -> Series:
-    """Return a constant line over all positions."""
+    """Return a horizontal line at `value` over the positions `over`."""
     ends = tuple(over)
     return Series(name=name, role=role, x=ends, y=(value,) * len(ends))
 

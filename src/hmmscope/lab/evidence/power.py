@@ -1,6 +1,6 @@
 """Power of decision rules by simulation.
 
-Simulated experiments have the stored number of seeds; their spread over seeds is drawn from its posterior (scaled
+Simulated experiments have the real number of seeds; their spread over seeds is drawn from its posterior (scaled
 inverse chi-squared). Each verdict has a requirement:
 
     denied      if the paper's effect is true, the rule denies it in at most 5 % of simulations
@@ -51,9 +51,9 @@ class Power(NamedTuple):
     """Fractions of simulated experiments with each verdict.
 
     Attributes:
-        power: verdicts "reproduced", if the paper's effect is true.
-        denied: verdicts "not reproduced", if the paper's effect is true.
-        confirmed: verdicts "reproduced" or "reproduced in sign", if there is no effect.
+        power: fraction with the verdict "reproduced", if the paper's effect is true.
+        denied: fraction with the verdict "not reproduced", if the paper's effect is true.
+        confirmed: fraction with "reproduced" or "reproduced in sign", if there is no effect.
     """
 
     power: float
@@ -93,7 +93,7 @@ def power_of(
 def chances(
     rule: Rule, effects: Mapping[str, Effect], effect_if_true: float | None = None, effect_if_false: float | None = None
 ) -> tuple[float, float] | None:
-    """Return how often the rule confirms the paper's effect if true, and denies it if absent; None if unknown."""
+    """Return the rates of confirmations at the paper's effect, and of denials at no effect; None if unknown."""
     aims = targets(rule, effect_if_true, effect_if_false)
     if aims is None or not effects or any(one.num_seeds < 2 or _error(one) is None for one in effects.values()):
         return None
@@ -104,7 +104,7 @@ def chances(
 def targets(
     rule: Rule, effect_if_true: float | None = None, effect_if_false: float | None = None
 ) -> tuple[float, float] | None:
-    """Return the paper's effect and the effect treated as no effect, or None."""
+    """Return the values to simulate for the paper's effect and for no effect; None if unknown."""
     match rule:
         case Within():
             found: tuple[float | None, float | None] = (rule.bound, rule.bound + 2 * rule.margin)
@@ -150,12 +150,12 @@ def powered(
     if found.power >= least:
         return Gate("power", True, f"{text}, and an effect of zero in {found.confirmed:.2f}", seen), found, verdict
     enough = None if redrawn is not None else seeds_enough(rule, effects, effect_if_true, effect_if_false)
-    more = f" ({enough} seeds would raise this to {PLANNED:g})" if enough else ""
+    more = f" ({enough} seeds would raise this fraction to {PLANNED:g})" if enough else ""
     held = all(rule.holds_by_sign(effect) for effect in effects.values())
     bound = (
         "a sign test over the seeds confirms the sign"
         if held
-        else "a sign test does not confirm the sign either, or there are too few seeds for one"
+        else "a sign test over the seeds does not confirm the sign, or needs more seeds"
     )
     text = f"the power is low: {text}{more}; {bound}"
     return Gate("power", held, text, seen), found, "reproduced in sign"

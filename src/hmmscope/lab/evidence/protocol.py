@@ -1,6 +1,6 @@
 """Protocols: files that fix decision rules and their numbers before the data are collected.
 
-A person commits the protocol of an experiment to git before its first run, and the run copies it into its folder.
+A person commits the protocol to git before the experiment's first run, which copies the protocol into its folder.
 """
 
 import hashlib
@@ -31,7 +31,7 @@ class Protocol:
     Attributes:
         experiment, scale: name and scale of the experiment.
         plan: the plan, see `ExperimentPlan.to_data`.
-        measurement: version of the measurement.
+        measurement: version of the measuring code.
         rules: rule of each claim by name, see `entry_of`.
         data: bytes of the file.
     """
@@ -96,7 +96,7 @@ def committed(protocol: Protocol, where: Path) -> datetime | None:
     """Return when the protocol was first committed to git; None if it is in no commit.
 
     Args:
-        protocol: the protocol, which is searched by its bytes.
+        protocol: the protocol; commits must contain exactly its bytes.
         where: any folder in the repository.
 
     Raises:
@@ -116,7 +116,7 @@ def committed(protocol: Protocol, where: Path) -> datetime | None:
 
 
 class NoHistoryError(Exception):
-    """Raised when there is no git repository, or git is not installed."""
+    """Raised when there is no git repository or no git."""
 
 
 #: Options that make the output independent of the user's git settings.

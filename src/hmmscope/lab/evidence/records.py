@@ -48,7 +48,7 @@ _HEAD = ("experiment", "level", "measurement", "budget", "scope")
 
 
 class RuleParameters(dict[str, Any]):
-    """Parameters of a claim's rule by name; ``numbers.rate`` is the parameter `rate`."""
+    """Numbers of a claim's record by name; ``numbers.rate`` is the number `rate`."""
 
     def __getattr__(self, name: str) -> Any:
         try:
@@ -87,15 +87,15 @@ class ClaimRecord:
         version: version of the decision rule.
         level: error probability of intervals.
         printed: the effect that the paper prints, or None.
-        printed_in: place in the paper where it is printed.
-        effect_if_true, effect_if_false: effects at which the power is computed, instead of the defaults.
+        printed_in: place in the paper of the printed effect.
+        effect_if_true, effect_if_false: effects to simulate, instead of the defaults of `power.targets`.
         least_power: power below which "reproduced" becomes "reproduced in sign".
-        scope: where the verdict holds, by scale or for the scale "any".
+        scope: words for where the verdict holds, by scale; "any" stands for other scales.
         more_budget_could_help: whether more training could confirm a denied claim; None if training plays no role.
         budget: training budget of the paper's models, by column of the table "runs".
         parameters: numbers that the function of the claim reads with `parameter`.
-        once: version of the rule for each digest that older files store instead.
-        stands: changes of tables in tests that may leave the claim decided, each with its reason.
+        once: rule version that each digest in older files stands for.
+        stands: alterations of tables in tests that may leave the claim decided, with reasons.
     """
 
     name: str
@@ -126,7 +126,7 @@ class ClaimRecord:
         return self.rule is not None and not isinstance(self.rule, Always)
 
     def scope_at(self, scale: str) -> str:
-        """Return where the verdict holds at a scale."""
+        """Return words for where the verdict holds at a scale."""
         return self.scope.get(scale, self.scope.get("any", ""))
 
     @property
@@ -142,20 +142,20 @@ class ClaimRecord:
         require(
             self.printed is None or bool(self.printed_in),
             "printed_in",
-            "must name the place in the paper that prints this effect",
+            "must name the place in the paper that prints the effect",
             self.printed_in,
         )
 
 
 @dataclass(frozen=True, kw_only=True)
 class MeasurementVersion:
-    """The version of a measurement, and the version for each digest that older files store instead."""
+    """The version of the measuring code, and the version for each digest in older files."""
 
     version: int = 1
     once: Mapping[str, int] = field(default_factory=dict)
 
     def of(self, part: Mapping[str, Any]) -> int | None:
-        """Return the version of the measurement that gave a part of an experiment; None if it is unknown."""
+        """Return the version of the code that measured a part of an experiment; None if unknown."""
         found = part.get("measurement", self.once.get(part.get("code", "")))
         return found if isinstance(found, int) else None
 

@@ -18,10 +18,10 @@ _WIDTH = 3.92
 
 
 class Rows(list[dict[str, Any]]):
-    """A list of rows (dicts) with methods that figures and claims use."""
+    """A list of rows (dicts) with methods for figures and claims."""
 
     def where(self, **fields: Any) -> "Rows":
-        """Return the rows with the given column values; a list, tuple or set stands for any of its values."""
+        """Return the rows with the given column values; a list, tuple or set matches any of its elements."""
         kept: list[dict[str, Any]] = self
         for key, wanted in fields.items():
             if isinstance(wanted, set | frozenset | list | tuple):
@@ -68,9 +68,9 @@ class Rows(list[dict[str, Any]]):
         return Rows(row | {name: make(row) for name, make in columns.items()} for row in self)
 
     def pool(self, *keys: str, value: str = "value") -> "Rows":
-        """Average over seeds: a row per combination of `keys`, with ``low``, ``high`` and ``seeds``.
+        """Average over seeds: return a row per combination of values of `keys`, with ``low``, ``high``, ``seeds``.
 
-        The interval is over seeds; a single row keeps its own interval.
+        The interval is over seeds; a combination with a single row keeps that row's interval.
         """
         made = Rows()
         for key, group in self.by(*keys).items():
@@ -107,7 +107,7 @@ class Rows(list[dict[str, Any]]):
         return self.estimates(value).effect(unit, resolution=resolution)
 
     def less(self, other: "Rows", value: str = "value", *, unit: str = "", resolution: float = 0.0) -> Effect | None:
-        """Return the mean of these rows minus that of `other`, paired by seed; None without values.
+        """Return the mean over seeds of these rows minus `other`; None if no seed has values in both.
 
         Sampling errors are treated as independent.
         """
@@ -126,7 +126,7 @@ class Rows(list[dict[str, Any]]):
         return found
 
     def beyond_twins(self, read: str) -> str:
-        """Format the fraction of variance left by untrained controls that the best layer explains; "" without controls.
+        """Format the fraction that the best layer explains of what untrained controls leave unexplained, or "".
 
         Args:
             read: column that selects the best layer, "accuracy" or "r2".
@@ -145,11 +145,11 @@ class Rows(list[dict[str, Any]]):
         found = known.per_seed(share).effect()
         if found is None:
             return "the effect of training is not identifiable"
-        return f"{found.short()} of what untrained controls leave"
+        return f"{found.short()} of what untrained controls leave unexplained"
 
 
 class PerSeed(dict[Any, T]):
-    """A number, an estimate or None by seed."""
+    """A mapping from seeds to numbers, estimates or None."""
 
     def effect(self, unit: str = "", *, resolution: float = 0.0) -> Effect | None:
         """Return the mean of the numbers over seeds (see `Effect.pooled`); None if there are none."""
@@ -169,7 +169,7 @@ def as_tables(tables: Mapping[str, Iterable[dict[str, Any]]]) -> dict[str, Rows]
 
 
 def identical_seeds(tables: Mapping[str, Iterable[Mapping[str, Any]]]) -> tuple[Any, Any] | None:
-    """Return two seeds that have identical rows in every table; None if there are none."""
+    """Return two seeds with identical rows in every table; None if there are none or all numbers are whole."""
     by_seed: dict[Any, list[Any]] = {}
     measured = False
     for name, rows in tables.items():

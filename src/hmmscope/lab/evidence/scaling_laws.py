@@ -1,6 +1,6 @@
 """Scaling laws: an outcome as a function of the training budget, fitted in two forms and extrapolated with intervals.
 
-With x = log2 of the budget and an effect u_i per instance:
+With x = log2 of the budget and an offset u_i of instance i:
 
     straight     y = a + u_i + b x + noise
     saturating   y = a + u_i - A 2^(-k x) + noise,  k > 0
@@ -37,10 +37,10 @@ class Interval(NamedTuple):
 
 
 class Held(NamedTuple):
-    """Result of testing a scaling law on the largest budget, which was held out.
+    """Result of testing a scaling law on the largest budget, held out from the fit.
 
     Attributes:
-        covered: number of instances with an outcome in its prediction interval.
+        covered: number of instances with the outcome in the prediction interval.
         instances: number of all instances.
     """
 
@@ -53,7 +53,7 @@ class ScalingLaw:
     """A scaling law fitted to points.
 
     Attributes:
-        points: the points that the law is fitted to.
+        points: the fitted points.
         forms: kept fits by name of the form, the best fit first.
     """
 
@@ -77,7 +77,7 @@ class ScalingLaw:
 
     @classmethod
     def of(cls, points: Sequence[BudgetPoint]) -> "ScalingLaw | None":
-        """Return the law fitted to points; None if there are fewer than three budgets or too few points."""
+        """Return the law fitted to points; None for under 3 budgets or fewer uncensored points than instances + 4."""
         budgets, instances = ({getattr(point, name) for point in points} for name in ("x", "instance"))
         seen = sum(not point.hidden for point in points)
         if len(budgets) < 3 or seen < len(instances) + 4:
@@ -92,15 +92,15 @@ class ScalingLaw:
         return cls(tuple(points), {name: fits for name, fits in allowed.items() if fits})
 
     def mean_at(self, x: float) -> dict[str, Interval]:
-        """Return the prediction of the mean over instances, by name of the form."""
+        """Return the predicted mean over instances at budget 2^x, by name of the form."""
         return {name: _union([fit.predict(x, None) for fit in fits]) for name, fits in self.forms.items()}
 
     def next_at(self, x: float, instance: int) -> dict[str, Interval]:
-        """Return the prediction of one measurement of an instance, by name of the form."""
+        """Return the predicted outcome of an instance at budget 2^x, by name of the form."""
         return {name: _union([fit.predict(x, instance) for fit in fits]) for name, fits in self.forms.items()}
 
     def effect(self, x: float, unit: str) -> Effect:
-        """Return the prediction of the mean over instances, with the union of the intervals of all kept fits."""
+        """Return the predicted mean over instances at budget 2^x, with the union of all kept fits' intervals."""
         found = self.mean_at(x)
         best = min(self.forms, key=lambda name: self.forms[name][0].squares)
         ends = found.values()
@@ -109,7 +109,7 @@ class ScalingLaw:
         return Effect(value=found[best].value, low=low, high=high, num_seeds=count, degrees=-1, unit=unit)
 
     def resampled(self, x: float, aim: float, draw: random.Random, unit: str) -> Effect | None:
-        """Return a simulated effect at a budget at which the true mean is `aim`; see `power.Redrawn`."""
+        """Return the effect fitted to simulated points if the true mean at `x` is `aim`; see `power.Redrawn`."""
         fit = min((fits[0] for fits in self.forms.values()), key=lambda one: one.squares)
         noise, moved = math.sqrt(fit.squares / fit.degrees), aim - fit.predict(x, None).value
         ceiling = min((point.y for point in self.points if point.hidden), default=math.inf)
@@ -136,7 +136,7 @@ class ScalingLaw:
 
     @staticmethod
     def last_doubling(points: Sequence[BudgetPoint]) -> dict[int, float]:
-        """Return, for each instance, the change of the outcome per doubling of the budget at its last two budgets."""
+        """Return each instance's change of the outcome per doubling of the budget, between its last two budgets."""
         steps = {}
         for instance in sorted({point.instance for point in points}):
             own = sorted(point for point in points if point.instance == instance and not point.hidden)

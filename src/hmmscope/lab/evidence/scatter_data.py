@@ -26,7 +26,7 @@ def over_three_states(values: ArrayLike) -> bool:
 
 
 def belief_colours(beliefs: ArrayLike) -> NDArray[np.float64]:
-    """Return RGB (point, 3) of beliefs (point, 3) over three states."""
+    """Return RGB colours (point, 3) of beliefs (point, 3) over three states."""
     return np.clip(np.asarray(beliefs, np.float64) @ CERTAIN, 0, 1)
 
 
@@ -55,7 +55,7 @@ class BeliefPlane:
         return self.places(np.eye(3)) if over_three_states(self.beliefs) else ""
 
     def colours(self, most: int | None = None) -> str:
-        """Return the packed colours of the points, from three states or from ranks of three coordinates."""
+        """Return the packed colours of the beliefs, from three states or ranks of three coordinates."""
         if over_three_states(self.beliefs):
             return pack_colours(belief_colours(self.beliefs)[:most])
         ranks = self.beliefs[:, :3].argsort(0, kind="stable").argsort(0) / max(1, len(self.beliefs) - 1)
@@ -66,9 +66,9 @@ class BeliefPlane:
         """Return a panel made from packed points, with a slider.
 
         Args:
-            rows: rows with `side` (name of a set of points), `at` (position of the slider) and `points`. The sides
-                "colours" and "corners" have the colours and the triangle.
-            side: name of the points to show.
+            rows: rows with `side` (name of a set of points), `at` (position of the slider) and `points`. Rows
+                with the sides "colours" and "corners" hold the packed colours and triangle.
+            side: name of the set of points.
             title: title of the panel.
             slider: label of the slider.
         """
@@ -89,7 +89,7 @@ class BeliefPlane:
 
         Args:
             title: title of the panel.
-            beliefs: vectors (point, 3), which may lie outside of the triangle.
+            beliefs: vectors (point, 3), possibly outside the triangle.
             exact: exact beliefs (point, 3), which set the colours.
             states: names of the three states.
         """
@@ -105,7 +105,7 @@ class BeliefPlane:
 
 
 def pack_places(places: ArrayLike) -> str:
-    """Pack points (point, 2) of the unit square, clipped to 12 bits per coordinate."""
+    """Pack points (point, 2), clipped to the unit square, in 12 bits per coordinate."""
     steps = np.clip(np.asarray(places, np.float64) * STEPS, 0, STEPS - 1).astype(np.uint32)
     joint = steps[:, 0] << 12 | steps[:, 1]
     return _text(np.stack([joint >> 16, joint >> 8, joint], 1))
@@ -118,7 +118,7 @@ def unpack_places(text: str) -> NDArray[np.float64]:
 
 
 def pack_colours(colours: ArrayLike) -> str:
-    """Pack RGB (point, 3) in [0, 1]."""
+    """Pack RGB colours (point, 3) in [0, 1]."""
     return _text(np.clip(np.asarray(colours, np.float64) * 255 + 0.5, 0, 255))
 
 

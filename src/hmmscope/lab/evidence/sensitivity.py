@@ -1,4 +1,4 @@
-"""Sensitivity of verdicts to choices: the rule's margin or smallest effect, parameters of the claim, and each seed."""
+"""Sensitivity of verdicts to choices: the rule's margin or smallest effect, parameters of the claim, omitted seeds."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -14,7 +14,7 @@ OTHERWISE: Mapping[str, tuple[Any, ...]] = {"rate": (0.05, 0.1), "definition": (
 
 
 def sensitivity(claim: Claim, tables: Tables) -> list[str]:
-    """Return the choices that change a decided verdict: ``margin × 2``, ``rate 0.05``, ``without seed 4``."""
+    """Return the choices that change a decided verdict, such as ``margin × 2`` or ``without seed 4``."""
     now = claim.evaluate(tables).verdict
     if now not in DECIDED:
         return []

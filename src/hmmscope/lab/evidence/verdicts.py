@@ -63,7 +63,7 @@ MOST_SEEDS = 200
 
 
 class Rule(ABC):
-    """Decision rule of an effect.
+    """Decision rule for an effect.
 
     Attributes:
         name: id in records and protocols; it never changes.
@@ -74,11 +74,11 @@ class Rule(ABC):
 
     @abstractmethod
     def decide(self, low: float, value: float, high: float) -> Verdict:
-        """Return the verdict of an interval."""
+        """Return the verdict for the interval [low, high]."""
 
     @abstractmethod
     def __str__(self) -> str:
-        """Format for a reader: ``the effect must be above 0``."""
+        """Format the rule for a reader, as ``the effect must be above 0``."""
 
     def verdict(self, effect: Effect) -> Verdict:
         if effect.low is None or effect.high is None or effect.num_seeds < 2 or effect.num_missing:
@@ -92,7 +92,7 @@ class Rule(ABC):
         return False
 
     def seeds_needed(self, effect: Effect) -> int | None:
-        """Return how many seeds with this mean and spread would decide the claim; None above 200."""
+        """Return the least number of seeds with this mean and spread that decides the claim; None above 200."""
         counts = range(2, MOST_SEEDS + 1)
         return next((n for n in counts if self.verdict(effect.with_seeds(n)) != "inconclusive"), None)
 
@@ -207,7 +207,7 @@ class Always(Rule):
     """A property holds in every instance (`Effect.share`).
 
     Args:
-        least: the lower end of the interval must exceed it; 0.9 needs 36 instances.
+        least: the interval must lie above this fraction; 0.9 needs 36 instances.
     """
 
     name: ClassVar[str] = "always"
@@ -221,7 +221,7 @@ class Always(Rule):
         return "reproduced" if low > self.least else "inconclusive"
 
     def seeds_needed(self, effect: Effect) -> int | None:
-        """Return how many instances without a counterexample would suffice."""
+        """Return the number of instances that would confirm the claim; None after a counterexample."""
         return math.ceil(math.log(level() / 2) / math.log(self.least)) if effect.value == 1 else None
 
     def __str__(self) -> str:
@@ -239,11 +239,11 @@ class Gate:
     """A precondition of a verdict.
 
     Attributes:
-        name: converged, learned, matched, regime, room, seeds, power or measured.
-        is_open: whether it holds.
+        name: one of converged, learned, matched, regime, room, seeds, power, measured.
+        is_open: whether the precondition holds.
         text: a clause that follows "Undecided: ".
         seen: the measured numbers, then their thresholds.
-        of: names of its effects, such as tasks; empty for all.
+        of: names of the effects with this precondition; empty for all.
     """
 
     name: Literal["converged", "learned", "matched", "measured", "regime", "room", "seeds", "power"]
@@ -260,7 +260,7 @@ class Gate:
         return replace(self, of=names)
 
     def concerns(self, names: Iterable[str]) -> bool:
-        """Return whether the gate applies to any of the named effects; "" means all."""
+        """Return whether the gate applies to any of the named effects; "" names all."""
         return not self.of or any(name in self.of or not name for name in names)
 
     @staticmethod
@@ -268,8 +268,8 @@ class Gate:
         """Require that outcomes changed little over the last quarter of training.
 
         Args:
-            changes: change by run or cell; None if not recorded.
-            margin: smallest change that closes the gate.
+            changes: change of the outcome by run; None if not recorded.
+            margin: smallest change that fails the precondition.
             what: the outcome, such as "fit length".
         """
         unknown = [name for name, change in changes.items() if change is None]
@@ -291,11 +291,11 @@ class Gate:
 
     @staticmethod
     def flat(tables: Tables, margin: float = FLAT, **fields: Any) -> "Gate":
-        """Require that each run's loss changed little at the end of training, or is near its lower bound.
+        """Require that each run's loss is near its lower bound, or changed little over the last quarter of training.
 
         Args:
-            tables: tables by name, with ``runs``.
-            margin: smallest change that closes the gate, in nats.
+            tables: tables by name, including ``runs``.
+            margin: smallest change or excess over the bound that fails the precondition, in nats.
             fields: column values that select runs.
         """
         runs = Rows(tables.get("runs", ())).where(**fields)
@@ -313,7 +313,7 @@ class Gate:
         """
         unknown = [name for name in effects if drifts.get(name) is None]
         if unknown or not effects:
-            return Gate("converged", False, "the change over the last doubling of training is not recorded")
+            return Gate("converged", False, "the effect's change over the last doubling of training is not recorded")
         shifts = {name: rounded(drifts[name] or 0.0) for name in effects}
         now, _, _ = all_of(rule, effects)
         then, _, _ = all_of(rule, {name: effect.shifted(shifts[name]) for name, effect in effects.items()})
@@ -329,19 +329,17 @@ class Gate:
         if effect is None:
             return Gate("learned", False, f"whether the model is better than {control} was not measured", (0.0, margin))
         is_open = effect.low is not None and rounded(effect.low) > 0 and rounded(effect.value) >= margin
-        needed = f"at least {margin:g}, with an interval above 0"
-        said = (
-            f"better than {control} by {effect}" if is_open else f"not better than {control} by {needed}: by {effect}"
-        )
+        needed = f"at least {margin:g} with an interval above 0"
+        said = f"the model is better than {control} by {effect}" + ("" if is_open else f" (required: {needed})")
         seen = (effect.value, margin) if effect.low is None else (effect.value, effect.low, margin)
-        return Gate("learned", is_open, f"the model is {said}", seen)
+        return Gate("learned", is_open, said, seen)
 
     @staticmethod
     def matched(budgets: Mapping[str, Mapping[str, float]], tolerance: float = 0.05) -> "Gate":
         """Require equal budgets in at least one unit, such as tokens or steps.
 
         Args:
-            budgets: by model, then by currency (sequences, tokens, FLOPs, processor seconds).
+            budgets: budgets by model, then by unit (sequences, tokens, FLOPs, processor seconds).
             tolerance: accepted relative difference.
         """
         rows = list(budgets.values())
@@ -351,7 +349,7 @@ class Gate:
         if equal:
             return Gate("matched", True, f"the compared models were trained with equal {', '.join(equal)}", known)
         ratios = ", ".join(f"{name} by a factor of {_ratio([row[name] for row in rows]):.2g}" for name in common)
-        differ = f"differ ({ratios})" if ratios else "are not recorded for all of them"
+        differ = f"differ ({ratios})" if ratios else "are not recorded in a common unit"
         return Gate("matched", False, f"the training budgets of the compared models {differ}", known)
 
     @staticmethod
@@ -362,7 +360,7 @@ class Gate:
 
     @staticmethod
     def regime(value: float, low: float, high: float, what: str) -> "Gate":
-        """Require that a ratio of the measured process is in a range."""
+        """Require that the value described by `what` is between `low` and `high`."""
         is_open = low <= value <= high
         most = f"{low:.4g} to {high:.4g}" if low else f"at most {high:.4g}"
         needed = f"at least {low:.4g}" if math.isinf(high) else most
@@ -379,11 +377,11 @@ class Gate:
 def at_budget(
     verdict: Verdict, spent: Mapping[str, float], papers: Mapping[str, float], could_help: bool | None = None
 ) -> tuple[Verdict, str]:
-    """Return the verdict at a training budget below the paper's, and a text on the budget.
+    """Return the verdict at the training budget `spent`, and words for the budget.
 
     Returns:
-        "not at this budget" instead of "not reproduced" if more training could help; ``at 640,000 sequences (the paper:
-            500,000,000)``, or "".
+        the verdict, "not at this budget" in place of "not reproduced" if more training could help; words such as
+            ``at 640,000 sequences (the paper: 500,000,000)``, or "" if the paper's budget is reached.
     """
     known = [name for name in papers if name in spent] or [name for name in ("sequences", "tokens") if name in spent]
     short = [name for name in known[:1] if spent[name] < papers.get(name, math.inf)]
@@ -400,11 +398,11 @@ def all_of(rule: Rule, effects: Mapping[str, Effect], wanted: Sequence[str] = ()
 
     Args:
         rule: rule of each effect.
-        effects: by name, such as task.
-        wanted: required names.
+        effects: effects by name.
+        wanted: names of required effects.
 
     Returns:
-        verdict; name of the deciding effect; missing names.
+        verdict, name of the deciding effect, names of missing effects.
     """
     missing = [name for name in wanted if name not in effects]
     verdicts = {name: rule.verdict(effect) for name, effect in effects.items()}
