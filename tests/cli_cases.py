@@ -106,7 +106,7 @@ BAD: dict[str, tuple[int, list[str], str]] = {
     "option of sequences": (2, ["infer", "umbrella", "--viterbi"], "--viterbi: applies to sequences"),
     "option of a process": (2, ["infer", "umbrella", "good.txt", "--mixing"], "--mixing: applies to the process"),
     "override that is nearly an option": (2, ["train", "umbrella", "--resum"], "did you mean '--resume'?"),
-    "nothing to analyse with": (2, ["analyse", "RUN"], "instrument: missing; give one"),
+    "nothing to analyse with": (2, ["analyse", "RUN"], "instrument: missing; give a name that"),
     "style without figures": (2, ["report", "RUN", "--style", "web"], "add --figures FOLDER"),
     "option where there is none": (
         2,

@@ -382,7 +382,7 @@ def test_facts_screens(capsys: pytest.CaptureFixture, tmp_path: Path) -> None:
     command = ["infer", "aliased-cycles-mixture", "--ngram-baselines", "2x5", "--num_components", "3", *sizes]
     assert cli.main([*command, "--out", str(tmp_path / "f.json")]) == 0
     said = capsys.readouterr().out
-    assert "after 2 demonstrations of length 5, from position 4 on" in said
+    assert "n-gram baselines after 2 demonstrations of length 5, from test position 4 on" in said
     assert "accuracy of a probe for 3 components" in said
     rows = store.read_json(tmp_path / "f.json")["screening"]
     assert {row["name"] for row in rows} >= {"optimum", "order-4", "symbol counts"}

@@ -434,7 +434,7 @@ def test_a_run_without_its_seal_is_not_believed(tmp_path: Path, capsys: pytest.C
     (line,) = [line for line in told.out.splitlines() if "0.125" in line]
     assert "unsealed" in line
     assert f"{run.name}: runs/{run.name}: has no checksums (seal.json); remove the folder to" in told.out
-    assert "error[5] 1 of 3 runs are damaged or have no checksums" in told.err
+    assert "error[5] 1 of 3 runs are damaged or lack checksums" in told.err
     assert Board(out, points)._best > -1.0  # no best run
 
 

@@ -109,7 +109,7 @@ def test_facts_of_a_mixing_time_and_its_distances(call: Callable) -> None:
     assert data["mixing_time"] == expected.time
     assert data["mixing_time_paper_indexing"] == expected.paper_indexing
     assert data["mixing_distances"]["mean"] == expected.distances.mean.tolist()
-    assert f"{expected.time:g} steps ({expected.paper_indexing:g} as [Limits] Table 1 counts)" in out
+    assert f"{expected.time:g} steps ({expected.paper_indexing:g} in the indexing of [Limits] Table 1)" in out
 
 
 def test_facts_of_a_chain_that_never_forgets(call: Callable) -> None:
@@ -133,7 +133,7 @@ def test_facts_of_finite_memory(call: Callable) -> None:
         assert row["certificate"] == memory_certificate(load_process("channel.npz"), row["memory"])
         assert row["total_variation"] <= row["certificate"]
     assert round(data["memory_decay"]["ratio"], 3) == 0.552
-    assert "decay: a factor 0.55" in out
+    assert "decay: factor 0.55" in out
     assert "after 14 observations, by enumeration" in out
 
 
@@ -157,7 +157,7 @@ def test_memory_that_suffices_has_no_decay(call: Callable) -> None:
     out, data = written(call, "seen.json", "--memory", 3)
     assert data["memory_decay"] is None
     assert "it is zero up to rounding from memory 1 on" in out
-    assert "decay: needs a memory of 3 or more" in written(call, "umbrella", "--memory", 2)[0]
+    assert "decay: not fitted; it needs --memory 3 or more" in written(call, "umbrella", "--memory", 2)[0]
 
 
 def test_facts_where_the_stationary_law_is_not_unique(call: Callable) -> None:
@@ -297,7 +297,7 @@ def test_oracle_says_the_laws_of_gaps(call: Callable) -> None:
         assert called.code == 0, called.error
         laws = hs.missing_probs(process, hs.SequenceData("g.txt", symbols_from=process, missing="NA"))[0]
         assert f"  missing observation 1: umbrella {laws[1, 0]:.6f}, no-umbrella {laws[1, 1]:.6f}" in called.out
-        assert "and 1 more missing" in called.out
+        assert "and 1 more missing observations" in called.out
         rows = store.read_table(Path(f"o-{name}.jsonl"))
         assert [row["position"] for row in rows if "missing_law" in row] == [1, 3, 4, 5, 6, 7]
         assert rows[3]["missing_law"] == laws[3].tolist()
@@ -322,7 +322,7 @@ def test_text_that_would_be_read_otherwise_is_not_written(symbols: tuple[str, st
     hs.HMM([1.0], [[1.0]], [[0.5, 0.5]], symbols=symbols).save("odd.json")
     refused = call("sample", "odd.json", "-n", 3, "--length", 9, "--out", "s.txt")
     assert_one_line(refused, 2)
-    assert "text would be read back differently" in refused.error
+    assert "out: this .txt would be read back differently" in refused.error
     assert not Path("s.txt").exists()
     for ending in ("jsonl", "npz", "safetensors"):
         assert call("sample", "odd.json", "-n", 3, "--length", 9, "--out", f"s.{ending}", "-q").code == 0
@@ -353,7 +353,7 @@ def test_oracle_says_all_in_a_line_and_shows_the_first_sequences(call: Callable)
     assert len(store.read_table(Path("s.jsonl"))) == 52
     Path("w.txt").write_text("1 0\n0 1 0 1 1\n")
     first = call("infer", "even", "w.txt", "-q").out.splitlines()[0]
-    assert first == "2 sequences, 7 observations: log-likelihood -inf nats (1 of them impossible)"
+    assert first == "2 sequences, 7 observations: log-likelihood -inf nats (impossible sequences: 1)"
 
 
 def test_an_impossible_sequence_has_no_paths_but_its_memory_may_live(call: Callable) -> None:
@@ -533,12 +533,12 @@ REFUSED: dict[str, tuple[int, list[object], str]] = {
     "time without memory": (
         2,
         ["infer", "umbrella", "--horizon", 5],
-        "horizon: must be at least as long as the memory",
+        "horizon: needs --memory, and must be at least that long",
     ),
     "time below memory": (
         2,
         ["infer", "umbrella", "--memory", 6, "--horizon", 5],
-        "horizon: must be at least as long as the memory",
+        "horizon: needs --memory, and must be at least that long",
     ),
     "seed": (2, ["infer", "umbrella", "--seed", -1], "seed: must be an integer in"),
     "component of one HMM": (
@@ -669,7 +669,7 @@ def test_fit_says_what_may_be_said_of_it(call: Callable) -> None:
     called = call(*fit, "--out", "u.json", "--posterior", 20, "--goodness-of-fit", 20, "--forecast", 1)
     assert called.code == 0
     for said in (
-        r"rounding to multiples of 2\^-32 changed the fit by at most \S+ nats per symbol\n"
+        r"rounding probabilities to multiples of 2\^-32: KL divergence at most \S+ nats per symbol\n"
         r"posterior of 4 chains of 20 draws: largest R-hat ",
         r"\n  transition\[0, 1\] +0\.\d{4}  95 % \[0\.\d{4}, 0\.\d{4}\]\n",
         r"\ngoodness of fit against 20 simulations of draws from the posterior:\n  runs +p \d\.\d{3}, adjusted \d\.\d{3}",

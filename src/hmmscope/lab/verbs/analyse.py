@@ -36,7 +36,7 @@ def analyse(options: AnalyseOptions) -> None:
             raise InputError(f"--export: only exports the model; leave out {(given or [*options.overrides])[0]}")
         return export(options.run, options.export, options.quiet)
     if options.instrument is None:
-        raise InputError("instrument: missing; give one of hmmscope show instruments, or --export DIR")
+        raise InputError("instrument: missing; give a name that 'hmmscope show instruments' lists, or --export DIR")
     _instrument(options, options.instrument)
 
 
@@ -47,10 +47,10 @@ def _instrument(asked: AnalyseOptions, instrument: str) -> None:
     if sequences is None:
         given = next((name for name, value in reading.items() if value is not None), None)
         if given is not None:
-            raise InputError(f"--{given}: applies to --sequences FILE only")
+            raise InputError(f"--{given}: applies to a file of sequences; add --sequences FILE, or leave it out")
     elif instrument != "curves":
         raise InputError(
-            "--sequences: needs the instrument `curves`; the others need hidden states, which are unknown here"
+            "--sequences: needs the instrument `curves`; others need hidden states, which a file of sequences lacks"
         )
     loaded, dataset, controls = _measured(asked)
     if dataset.process.data is not None and sequences is not None and not quiet:
@@ -100,7 +100,7 @@ def _measured(asked: AnalyseOptions) -> tuple[Any, ProcessDataset, Controls | No
         return given, dataset_for(given, process, asked.length), controls
     run = load_run(given) if isinstance(given, str) else given
     if process is not None or asked.length is not None:
-        raise InputError(f"{'process' if process else '--length'}: a run has its own value; leave this option out")
+        raise InputError(f"{'process' if process else '--length'}: is fixed by the given run; leave it out")
     if asked.sequences is None:
         return run, run.dataset("probe"), controls
     return run, run.dataset_of(asked.sequences, **asked.reading()), controls

@@ -18,7 +18,7 @@ _NOTED = "by the decision rules that the run recorded at its start, because prot
 
 
 def audit(entries: Sequence[LedgerRow], folders: Sequence[Path]) -> list[str]:
-    """Return lines: why verdicts are confirmatory or exploratory, and which versions of the code measured the data.
+    """Return lines that say why verdicts are confirmatory or exploratory, and which code versions measured the data.
 
     Raises:
         DamagedError: A protocol is in no commit, or was committed after its data were collected.
@@ -83,7 +83,7 @@ def _parts(folders: Sequence[Path]) -> list[str]:
                     f"  {about['experiment']}, {about['scale']}: {count} parts were measured by {said} of the code (now "
                     f"version {known.version}){added}"
                 )
-    said = f"{sum(counts.values())} parts: {counts['present']} from the present version of the measurement code"
+    said = f"{sum(counts.values())} parts of data: {counts['present']} from the present version of the measuring code"
     rest = counts["earlier"] + counts["unknown"]
     return [f"{said}, {rest} from other versions" if rest else said, *older]
 

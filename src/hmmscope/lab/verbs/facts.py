@@ -53,13 +53,13 @@ Section = tuple[list[str], dict[str, Any]]
 
 @dataclass(frozen=True, kw_only=True)
 class FactOptions:
-    """Optional properties to compute; a property with the value zero is not computed.
+    """Properties to compute besides the basic ones; the value zero leaves a property out.
 
     Attributes:
-        block_entropies: Largest block for the block entropies, in observations.
+        block_entropies: Length of the longest block, in observations.
         observability: Largest number k of observations for the observability gamma_k.
         memory: Longest memory of the evaluated predictors, in observations.
-        horizon: Number of observations after which the errors for `memory` are measured; zero chooses a number.
+        horizon: Number of observations after which the errors for `memory` are measured; zero chooses it by cost.
         mixing: Whether to compute the mixing time.
         mixed_states: Largest number of mixed states (reachable belief states).
         ngram_baselines: "NxL" for n-gram baselines in prompts of N demonstrations of length L; empty for none.
@@ -91,7 +91,7 @@ class FactOptions:
         require(
             not self.horizon or self.horizon >= self.memory > 0,
             "horizon",
-            "must be at least as long as the memory",
+            "needs --memory, and must be at least that long",
             self.horizon,
         )
 
@@ -206,7 +206,7 @@ def _mixing(hmm: Process, options: FactOptions) -> Section:
 def _mixing_words(found: MixingTime) -> str:
     if found.time is None:
         return f"none up to {found.max_time} steps"
-    paper = "" if found.distances is None else f" ({found.paper_indexing:g} as [Limits] Table 1 counts)"
+    paper = "" if found.distances is None else f" ({found.paper_indexing:g} in the indexing of [Limits] Table 1)"
     return f"{found.time:g} steps{paper}"
 
 
@@ -225,8 +225,8 @@ def _memory(hmm: Process, options: FactOptions) -> Section:
     else:
         bounds = [memory_certificate(hmm, length) for length in lengths]
     how = "by enumeration" if exact else f"over {options.samples} sequences"
-    lines = [f"error of a predictor with finite memory after {time} observations, {how}"]
-    lines.append(f"  {'memory':>6} {'TV':>12} {'95 %':>25} {'squared':>12} {'TV of any history':>18}")
+    lines = [f"error (total variation, TV) of finite-memory predictions after {time} observations, {how}"]
+    lines.append(f"  {'memory':>6} {'TV':>12} {'95 %':>25} {'squared':>12} {'bound on TV':>18}")
     for length, error, bound in zip(lengths, errors, bounds, strict=True):
         mean, square, low, high, most = map(
             steady, (error.total_variation, error.squared, error.low, error.high, bound)
@@ -254,14 +254,14 @@ def _affordable_time(hmm: Process, memory: int) -> int:
 def _decay(lengths: list[int], errors: list[MemoryLoss]) -> tuple[str, dict[str, Any] | None]:
     values = [error.total_variation for error in errors]
     if len(lengths) < 3:
-        return "decay: needs a memory of 3 or more", None
+        return "decay: not fitted; it needs --memory 3 or more", None
     if min(values) <= 1e-14:
         first = next(length for length, value in zip(lengths, values, strict=True) if value <= 1e-14)
-        return f"decay: the error does not decay, because it is zero up to rounding from memory {first} on", None
+        return f"decay: not fitted, because the TV is zero up to rounding from memory length {first} on", None
     fit = fit_decay(lengths, values)
     return (
-        f"decay: a factor {steady(fit.ratio):.6f} for each observation (fitted from {fit.first} to {fit.last}, "
-        f"largest residual {steady(fit.residual):z.3f})",
+        f"decay: factor {steady(fit.ratio):.6f} per remembered observation (ln TV fitted from {fit.first} to "
+        f"{fit.last}, largest residual {steady(fit.residual):z.3f})",
         to_stored(fit),
     )
 
@@ -285,7 +285,8 @@ def _screen(process: Process, options: FactOptions) -> Section:
     layout = PromptLayout(num_demonstrations=demonstrations, demonstration_length=length, test_length=length)
     first = min(4, length - 1)
     found = ngram_reach(process, layout, num_samples=options.samples, first_position=first, seed=options.seed)
-    return [f"after {demonstrations} demonstrations of length {length}, from position {first} on", *found.lines()], {
+    about = f"n-gram baselines after {demonstrations} demonstrations of length {length}, from test position {first} on"
+    return [about, *found.lines()], {
         "screening": found.rows(),
         "screening_chance": found.chance,
         "screening_no_optimum": found.no_optimum,

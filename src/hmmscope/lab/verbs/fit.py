@@ -23,7 +23,7 @@ from hmmscope.training.signals import Interrupted
 
 
 def fit(options: FitCommandOptions) -> None:
-    """Fit an HMM to the sequences of a file, and save it in a file for other commands."""
+    """Fit an HMM to a file of sequences, and save the HMM for other commands."""
     new_file(options.out, HMM_FILES)
     if options.forecast and not options.posterior:
         raise InputError("--forecast: needs draws from the posterior for its intervals; add --posterior 500")
@@ -106,7 +106,7 @@ def fit(options: FitCommandOptions) -> None:
 def said_of(found: fitting.FitResult, options: FitCommandOptions) -> None:
     distance = getattr(found.final.hmm, "quantisation_distance", None) if found.fits else None
     if distance is not None:  # HMMs of symbols are quantized
-        say(f"rounding to multiples of 2^-32 changed the fit by at most {distance:.1e} nats per symbol")
+        say(f"rounding probabilities to multiples of 2^-32: KL divergence at most {distance:.1e} nats per symbol")
     posterior, stopped = None, False
     try:
         posterior = found.posterior(options.posterior, seed=options.seed) if options.posterior else None
@@ -121,7 +121,7 @@ def said_of(found: fitting.FitResult, options: FitCommandOptions) -> None:
             say(line)
     if posterior and options.forecast:
         numbers = found.hmm.real_valued
-        what = "the next value with its 95 % interval" if numbers else "P of each symbol with its 95 % interval"
+        what = "the next value with its 95 % interval" if numbers else "probability of each symbol with 95 % interval"
         names = _outcomes(found.hmm, options)
         say(f"after the last sequence, {what}:")
         for row in posterior.forecast(posterior.sequences[-1], options.forecast).table():

@@ -17,11 +17,11 @@ class FolderKind:
 
     Attributes:
         is_one: Function (path) -> True if the folder is of this type.
-        holds: Function (names of files in a folder) -> True if they show that the folder is of this type.
-        file: Name of a file that only folders of this type have, for folders without checksums; empty if there is none.
-        recompute: Function that recomputes the numbers of a folder with verified files, and describes each that differs.
-        check: Function (path) -> line for the user, report on files; it verifies a folder without checksums by design.
-        check_model: Function (path, model file or None) -> line for the user; it verifies a folder with checksums.
+        holds: Function (names of files in a folder) -> True if the names show this type.
+        file: Name of a file that only folders of this type have, for folders without checksums; empty if none.
+        recompute: Function (path) -> lines on the recomputed numbers; raises DamagedError if a stored one differs.
+        check: Function (path) -> line for the user, report on files; verifies folders that never have checksums.
+        check_model: Function (path, model file or None) -> line for the user; verifies folders with checksums.
     """
 
     is_one: Callable[[Path], bool] = _nothing

@@ -1,4 +1,4 @@
-"""Loading of models that commands accept: folders of runs, folders of Hugging Face models, and FILE.py:NAME."""
+"""Loading of models for commands: folders of runs or of Hugging Face models, and FILE.py:NAME."""
 
 import os
 from collections.abc import Callable
@@ -19,13 +19,13 @@ from hmmscope.storage.rundir import RunDir
 
 
 def load_model(name: str) -> tuple[Any, Controls | None]:
-    """Return `name` if it is a run folder, else the model; also a function in FILE.py that makes controls, or None."""
+    """Return `name` for a run folder, else the model; and the function in FILE.py that makes controls, or None."""
     path, attribute = split_name(name)
     if attribute:
         return _made_by(Path(path), attribute)
     if name.endswith(".py"):
         raise InputError(
-            f"model: give {name}:NAME, where NAME is a module or a function without arguments that returns one"
+            f"model: give {name}:NAME, where NAME is an nn.Module or a function without arguments that returns one"
         )
     if not os.path.isdir(name):
         raise InputError(f"model: folder {name!r} does not exist; give a run, a Hugging Face folder, or FILE.py:NAME")

@@ -54,18 +54,18 @@ class SequenceInputOptions:
     )
     time: str | None = said("column with the time stamp of each row", metavar="NAME", group=READING)
     every: str | None = said(
-        "time step, such as 10min; time steps without a row are missing observations; row: each row is one time step",
+        "time step, such as 10min (a step without a row is a missing observation), or row: one time step per row",
         metavar="STEP",
         group=READING,
     )
-    gap: str | None = said("start a new sequence after a longer pause, such as 1d", metavar="TIME", group=READING)
+    gap: str | None = said("start a new sequence after a pause above TIME, such as 1d", metavar="TIME", group=READING)
     sort: bool = said("sort rows by time", False, group=READING)
-    duplicates: str | None = said("keep the first or last row of a time step", metavar="WHICH", group=READING)
+    duplicates: str | None = said("of rows in one time step, keep the first or last", metavar="WHICH", group=READING)
     missing: str | None = said(
-        "markers of a missing observation, such as NA,N,-; none stands for null values", metavar="NAMES", group=READING
+        "markers of a missing observation, such as NA,N,-; the marker none: null values", metavar="NAMES", group=READING
     )
     axis: int | None = said(
-        "time axis of an array: 0 if each column is a sequence, 1 if each row is", metavar="0|1", group=READING
+        "time axis of an array: 0 if columns are sequences, 1 if rows are sequences", metavar="0|1", group=READING
     )
 
     def reading(self) -> dict[str, Any]:
@@ -105,8 +105,8 @@ class ShowOptions:
     examples = ("hmmscope show processes", "hmmscope show mess3")
 
     name: str | None = given(
-        "processes, models, layouts, instruments, experiments, claims or presets; a registered or shipped name; or a file "
-        "with an HMM (default: list all names)",
+        "what to list: processes, models, layouts, instruments, experiments, claims or presets; or what to describe: a "
+        "name in these lists, or a file with an HMM (default: list all names)",
         default=None,
     )
 
@@ -119,20 +119,20 @@ class RunOptions(ExecutionOptions, OverrideOptions):
     examples = ("hmmscope run quickstart --out runs/quickstart", "hmmscope run limits-fig3 --dry-run")
 
     experiment: str = given(
-        "a name from hmmscope show experiments; or multitask, limits or all for all of their experiments, and the ledger"
+        "an experiment (see hmmscope show experiments), or a group of experiments and a ledger: multitask, limits, all"
     )
     scale: str = said("size: smoke (seconds), small (minutes on 2 cores), medium (hours), gpu or paper", "small")
     out: str | None = said("write into this new folder", metavar="DIR")
-    resume: bool = said("resume the same experiment in DIR", False)
+    resume: bool = said("resume the experiment in the folder --out", False)
     dry_run: bool = said("print runs, tokens, memory and time; train nothing", False)
     measure: bool = said("with --dry-run: time a few training steps on this machine for the estimate", False)
     num_seeds: int | None = said("run seeds 0 to N-1 of a seeded experiment", metavar="N")
     seeds: str | None = said("run these seeds of a seeded experiment: 0,5,7 (one seed: 7,)", metavar="A,B")
-    pool: str | None = said("keep and reuse runs in this folder (default: 'trained' next to DIR)", metavar="DIR")
+    pool: str | None = said("store and reuse runs in this folder (default: 'trained' next to --out)", metavar="DIR")
     only_first: int | None = said("run the first N seeds only; --resume runs the rest", metavar="N")
-    measure_only: bool = said("with --resume: train nothing; measure the runs already in the pool", False)
-    reuse: str | None = said("reuse the measurements in this folder without training", metavar="DIR")
-    protocol: str | None = said("file that fixes the plan and the decision rules; --dry-run writes it", metavar="FILE")
+    measure_only: bool = said("with --resume: train nothing; measure the runs already in --pool", False)
+    reuse: str | None = said("reuse the measurements of the experiment in DIR without training", metavar="DIR")
+    protocol: str | None = said("file that fixes plan and decision rules; --dry-run writes this file", metavar="FILE")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,12 +143,12 @@ class TrainCommandOptions(SequenceInputOptions, OverrideOptions):
     examples = ("hmmscope train mess3 --out runs/mess3", "hmmscope train mess3 --out runs/wide --model.width 128")
 
     config: str = given(
-        "a YAML file, the folder of a run, a preset, a process, or a file of sequences (--process.cut N cuts long ones)"
+        "a YAML file, a run folder, a preset, a process, or a file of sequences (--process.cut N cuts long sequences)"
     )
     out: str | None = said("write into this new folder", metavar="DIR")
     model: str | None = said("train this registered model, or your own module", metavar="NAME|FILE.py:NAME")
-    warm_start: str | None = said("reuse the steps that are also in the shorter run RUN", metavar="RUN")
-    resume: bool = said("resume the same run in DIR", False)
+    warm_start: str | None = said("reuse the training steps shared with the shorter run RUN", metavar="RUN")
+    resume: bool = said("resume the run in the folder --out", False)
     dry_run: bool = said("print tokens, FLOPs, memory and time; train nothing", False)
     measure: bool = said("with --dry-run: time a few training steps on this machine for the estimate", False)
     tracker: str | None = said("log the training also to tensorboard, wandb or trackio", metavar="NAME")
@@ -165,7 +165,7 @@ class SweepOptions(ExecutionOptions, OverrideOptions):
     )
 
     grid: str | None = given(
-        "a YAML file with base, vary, also, seeds, instances; or any CONFIG of train, with --vary", default=None
+        "a YAML file with keys base, vary, also, seeds, instances; or, with --vary, any CONFIG of train", default=None
     )
     out: str | None = said("write into this new folder, or resume or extend the sweep in this folder", metavar="DIR")
     table: str | None = said("only print the current table of the sweep in DIR", metavar="DIR")
@@ -185,13 +185,13 @@ class SampleOptions(OverrideOptions):
     audience = ANYBODY
     examples = ("hmmscope sample mess3 --length 20", "hmmscope sample mess3 --num-samples 100 --out samples.npz")
 
-    process: str = given("a registered or shipped name, or a file")
+    process: str = given("a process (listed by hmmscope show processes), or a file with an HMM")
     num_samples: int = said("number of sequences", 10, metavar="N", flags=("-n", "--num-samples"))
     length: int = said("observations per sequence", 256)
     seed: int = said("seed of the samples", 0)
     first: int = said("index of the first sample", 0)
     inputs: str | None = said("file with a sequence of inputs for each sample, for models with inputs", metavar="FILE")
-    out: str | None = said("write a new .txt, .jsonl, .npz or .safetensors (default: print text)", metavar="FILE")
+    out: str | None = said("write a new .txt, .jsonl, .npz or .safetensors file (default: print text)", metavar="FILE")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -204,15 +204,15 @@ class InferOptions(SequenceInputOptions, OverrideOptions):
     audience = DATA
     examples = ("hmmscope infer mess3", "hmmscope infer umbrella walks.txt --viterbi")
 
-    process: str = given("a registered or shipped name, or a file")
+    process: str = given("a process (listed by hmmscope show processes), or a file with an HMM")
     observations: str | None = given(
         "a file of sequences: text, FASTA, .csv, .jsonl, .npz, ..., or the output of sample --out (default: print "
         "properties of the process)",
         default=None,
     )
-    out: str | None = said("write a new .jsonl with a row per position, or for a process a new .json", metavar="FILE")
+    out: str | None = said("write a new .jsonl with a row per position; without sequences, a new .json", metavar="FILE")
     memory: int = said(
-        "predict from the last L symbols only; for a process, print the errors of memory lengths 1 to L", 0, metavar="L"
+        "predict from the last L symbols only; without sequences, print errors of memory lengths 1 to L", 0, metavar="L"
     )
     seed: int = said("seed of random draws", 0)
     allow_drop_tiny: bool = said("round positive probabilities below 2^-32 to zero", False)
@@ -232,7 +232,7 @@ class InferOptions(SequenceInputOptions, OverrideOptions):
     ngram_baselines: str = said(
         "print the losses of n-gram baselines after N demonstrations of length L", "", metavar="NxL", group=OF_PROCESS
     )
-    samples: int = said("use N samples for estimates that replace exact answers", 1000, metavar="N", group=OF_PROCESS)
+    samples: int = said("draw N samples where exact computation costs too much", 1000, metavar="N", group=OF_PROCESS)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -247,16 +247,16 @@ class FitCommandOptions(SequenceInputOptions, Options):
 
     observations: str = given("a file of sequences: text, FASTA, .csv, .jsonl, .npz, .safetensors, .parquet")
     states: str = said(
-        "number of states; among several, such as 2,4,8, the smallest BIC decides", metavar="S", required=True
+        "number of states, or several such as 2,4,8, from which --choose selects", metavar="S", required=True
     )
     choose: str | None = said(
-        "rule for the number of states: bic, or evidence (marginal likelihood; default: bic, and for short data an "
-        "interval from the evidence)",
+        "rule that selects the number of states: bic, or evidence (marginal likelihood); default: bic, and for short "
+        "data also an interval of numbers from the evidence",
         metavar="RULE",
     )
-    out: str = said("write the HMM to a new .json, .npz or .safetensors", metavar="FILE", required=True)
+    out: str = said("write the HMM to a new .json, .npz or .safetensors file", metavar="FILE", required=True)
     emission: str | None = said(
-        "emission of a state: symbols (the default); for numbers gaussian, gaussian-mixture, "
+        "emission of a state: symbols, gaussian (default for fractional numbers), gaussian-mixture, "
         "poisson, channels, or a registered family",
         metavar="NAME",
     )
@@ -287,14 +287,14 @@ class StudyOptions(SequenceInputOptions, OverrideOptions):
     data: str = given("a file of sequences: text, FASTA, .csv, .jsonl, .npz, .safetensors, .parquet")
     out: str | None = said("write into this new folder", metavar="DIR")
     num_seeds: int | None = said("train each network with seeds 0 to N-1", metavar="N")
-    resume: bool = said("resume the same study in DIR", False)
+    resume: bool = said("resume the study in the folder --out", False)
     dry_run: bool = said("print fits, tokens, memory and time; fit and train nothing", False)
     measure: bool = said("with --dry-run: time a few training steps on this machine for the estimate", False)
 
 
 @dataclass(frozen=True, kw_only=True)
 class AnalyseOptions(SequenceInputOptions, OverrideOptions):
-    """run an instrument on a trained model or your own, or export the model to Hugging Face"""
+    """run an instrument on a trained model or your own module, or export the model to Hugging Face"""
 
     audience = MODEL
     examples = (
@@ -303,12 +303,12 @@ class AnalyseOptions(SequenceInputOptions, OverrideOptions):
     )
 
     run: str = given("the folder of a run or of a Hugging Face model, or FILE.py:NAME for your own module")
-    instrument: str | None = given("a name from hmmscope show instruments", default=None)
+    instrument: str | None = given("an instrument (listed by hmmscope show instruments)", default=None)
     process: str | None = given("the training process (name or file), or the run that trained the model", default=None)
     length: int | None = said("observations per sample, as in training; required with a process", metavar="T")
     out: str | None = said("write the table into this new .jsonl (default: RUN/analysis)", metavar="FILE")
-    over_checkpoints: bool = said("run at every stored checkpoint (training.num_log_checkpoints sets them)", False)
-    sequences: str | None = said("with instrument curves: use these sequences and the run's optimum", metavar="FILE")
+    over_checkpoints: bool = said("run at every stored checkpoint (see training.num_log_checkpoints)", False)
+    sequences: str | None = said("with instrument `curves`: use these sequences and the run's optimum", metavar="FILE")
     export: str | None = said("write the model into a new folder that AutoModelForCausalLM opens", metavar="DIR")
 
 
@@ -320,12 +320,12 @@ class ClaimsOptions(Options):
     examples = ("hmmscope claims", "hmmscope claims runs/quickstart")
 
     folders: tuple[str, ...] = given("folders of experiments (default: list the claims)", metavar="RUN", default=())
-    audit: bool = said("print which decision rules were committed to git before their data, and the commit", False)
+    audit: bool = said("print which decision rules were committed to git before their data, and when", False)
     sensitivity: bool = said(
-        "simulate the power of each rule, and list the margins, error rates and omitted seeds that would change its verdict",
+        "simulate the power of each rule, and list changes of margin, parameters and seeds that change its verdict",
         False,
     )
-    out: str | None = said("write the ledger to a new .md, .html, .json or .jsonl", metavar="FILE")
+    out: str | None = said("write the ledger to a new .md, .html, .json or .jsonl file", metavar="FILE")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -366,17 +366,17 @@ class CheckOptions(Options):
     examples = ("hmmscope check", "hmmscope check runs/quickstart")
 
     folders: tuple[str, ...] = given(
-        "folders of runs, experiments, sweeps, pools, exports, submissions or cards (default: test versions, exact bits, "
-        "disk and optional packages)",
+        "folders of runs, experiments, sweeps, pools, exports, submissions or cards (default: test this installation: "
+        "exact bits, disk, optional packages)",
         metavar="FOLDER",
         default=(),
     )
     run: str | None = said(
         "compare the predictions of a submission with those of its model file. This executes MODEL.py with your rights, in "
-        "a separate process with limits on time, memory and files, and only if its SHA-256 matches the entry",
+        "a separate process with limits on time, memory and files, and only if the submission records its SHA-256",
         metavar="MODEL.py",
     )
-    compile: bool = said("compile now, so that later calls start faster", False)
+    compile: bool = said("compile all kernels now, so that later calls start faster", False)
 
 
 #: Verbs of this package as users type them, in the order of the help.

@@ -56,7 +56,7 @@ def is_group(name: str) -> bool:
 
 
 def experiments_of(paper: str, scale: str) -> list[str]:
-    """Return the names of a paper's experiments in running order; those without training come first."""
+    """Return the names of a paper's experiments in running order; experiments without training come first."""
     require_known("scale", scale, SCALES)
     begin = "" if paper == "all" else f"{paper}-"
     found = [experiment_named(name) for name in registry.entries("experiment") if name.startswith(begin)]

@@ -92,7 +92,7 @@ def _require_equal(text: str, process: Process, observations: Tensor) -> None:
     except InputError as error:
         why = str(error)
     if why:
-        raise InputError(f"out: this text would be read back differently ({why}); write .jsonl, .npz or .safetensors")
+        raise InputError(f"out: this .txt would be read back differently ({why}); write .jsonl, .npz or .safetensors")
 
 
 def _alphabet(process: Process) -> dict[str, Any]:

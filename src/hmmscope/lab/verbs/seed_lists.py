@@ -5,7 +5,7 @@ from hmmscope.schema import parse_value
 
 
 def chosen_seeds(num_seeds: int | None, seeds: str | None) -> int | tuple[int, ...] | None:
-    """Return the number of seeds, the list that a text such as ``0,5,7`` or ``7,`` gives, or None for neither."""
+    """Return `num_seeds`, or the seeds in a text such as ``0,5,7`` or ``7,``; None if neither is given."""
     if seeds is None:
         return num_seeds
     if num_seeds is not None:

@@ -47,7 +47,7 @@ _ASKED = {"smooth": SMOOTHING, "viterbi": PATHS, "paths": PATHS, "memory": MEMOR
 
 @dataclass(frozen=True)
 class SequenceQuestions:
-    """Optional results besides those of the filter; a result with the value zero or False is left out.
+    """Results to compute besides those of the filter; zero or False leaves a result out.
 
     Attributes:
         smooth, viterbi: Whether to add the posterior of each state, and the most likely path, given all observations.
@@ -145,7 +145,7 @@ def _say_all(process: Process, sequences: list[Tensor], total: float, impossible
     if len(sequences) > 1:
         count = sum(map(_made, sequences))
         noun = "log-density" if process.real_valued else "log-likelihood"
-        each = f"{impossible} of them impossible" if impossible else f"{steady(total / count):.6f} per observation"
+        each = f"impossible sequences: {impossible}" if impossible else f"{steady(total / count):.6f} per observation"
         say(f"{len(sequences)} sequences, {count} observations: {noun} {steady(total):.6f} nats ({each})")
 
 
@@ -247,7 +247,7 @@ def _gaps(
     for t in places:
         rows[t]["missing_law"] = laws[t].tolist()
     said = [f"missing observation {t}: {likeliest(laws[t].tolist(), symbols)}" for t in places[:_SHOWN_GAPS]]
-    return said + [f"and {len(places) - _SHOWN_GAPS} more missing"] * (len(places) > _SHOWN_GAPS)
+    return said + [f"and {len(places) - _SHOWN_GAPS} more missing observations"] * (len(places) > _SHOWN_GAPS)
 
 
 def _dots(rows: list[dict]) -> str:
@@ -343,4 +343,4 @@ def _ngrams(process: Process, tokens: Tensor, rows: list[dict], count: int) -> l
     for row, terms in zip(rows, terms_TK.tolist(), strict=True):
         row["ngram_log_likelihood"] = terms
     said = ", ".join(map(_digits, (terms_TK.sum(0) / max(1, _made(tokens))).tolist()))
-    return [f"n-grams, n = 1 to {count}: {said} per observation"]
+    return [f"n-grams, n = 1 to {count}: log-likelihood {said} nats per observation"]

@@ -26,7 +26,7 @@ _LARGE = 2**24
 
 
 def find_process(source: str, overrides: Mapping[str, str] | None = None, *, allow_drop_tiny: bool = False) -> Process:
-    """Return the process with a registered name, with fields changed by `overrides`, or from a file (also of HMMER)."""
+    """Return a registered process, with fields changed by `overrides`, or the process in a file (also of HMMER)."""
     fields = {key.removeprefix("process."): value for key, value in (overrides or {}).items()}
     if source in registry.entries("process"):
         spec = registry.build_spec("process", {"name": source, **fields}, "process")
@@ -54,8 +54,8 @@ def _warn_of_a_large_build(spec: object) -> None:
     numbers = sizes[0] * sizes[1] * (sizes[1] + sizes[2])
     if numbers >= _LARGE:
         warnings.warn(
-            f"building {sizes[0]:,} HMMs of {sizes[1]} states, about {8 * numbers / 2**30:.1f} GiB; a smaller pool, such as "
-            "--num_components 100, needs less memory",
+            f"building {sizes[0]:,} HMMs of {sizes[1]} states takes about {8 * numbers / 2**30:.1f} GiB; fewer, "
+            "such as --num_components 100, need less memory",
             stacklevel=3,
         )
 
@@ -87,7 +87,7 @@ class Observations(NamedTuple):
 def read_observations(path: Path, process: Process, inputs: str | None = None, **reading: Any) -> Observations:
     if process.real_valued:
         if reading.get("unit") is not None:
-            raise InputError(f"unit: applies to symbols, but {path.name} is read as numbers; leave it out")
+            raise InputError(f"unit: applies to symbols, but {path.name} is read as numbers; leave --unit out")
         asked = {name: value for name, value in reading.items() if name != "unit"}
         found = read_vectors(path, symbols_from=process.read_options, width=process.num_symbols, **asked)
         if found.rows.shape[1] != process.num_symbols:

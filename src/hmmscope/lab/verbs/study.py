@@ -49,6 +49,6 @@ def _say_what_it_takes(work: Prepared, *, measure: bool) -> None:
     say(f"HMMs               {', '.join(map(str, spec.states))} states, at most {spec.restarts} restarts each")
     for network in spec.networks:
         tried = ", ".join(map(str, work.steps))
-        say(f"{network}: {tried} steps, until more steps do not help; {spec.seeds} seed(s). Longest training:")
+        say(f"{network}: {tried} steps, until the loss stops falling; {spec.seeds} seed(s). Longest training:")
         config = work.config(network, work.steps[-1], 0)
         say("\n".join(f"  {line}" for line in as_text(estimate(config, measure=measure, compare=False), config)))

@@ -56,7 +56,7 @@ def sweep(options: SweepOptions) -> None:
 def _refuse_doubtful(rows: Sequence[dict[str, Any]]) -> None:
     if names := [row["run"] for row in rows if row["state"] in DOUBTFUL]:
         raise ResourceError(
-            f"{len(names)} of {len(rows)} runs are damaged or have no checksums, such as {names[0]}; others are valid"
+            f"{len(names)} of {len(rows)} runs are damaged or lack checksums, such as {names[0]}; other runs are valid"
         )
 
 

@@ -43,8 +43,8 @@ def verify(folders: Sequence[str], quiet: bool) -> None:
     If hmmscope did not write a folder, all folders of hmmscope inside it are verified.
 
     Raises:
-        DamagedError: A file differs from its checksum, or a recomputed number from the stored one.
-        RefusedError: A folder has no checksums (seal.json); all files with checksums agree with them.
+        DamagedError: A file differs from its checksum, or a recomputed number from its stored value.
+        RefusedError: A folder has no checksums (seal.json); all folders with checksums agree with them.
     """
     unsealed = []
     for folder in map(Path, folders):
@@ -79,7 +79,7 @@ def _verified(folder: Path) -> tuple[str, seals.SealReport]:
         many = len(found.covered)
         begin = f"{many} files agree with their checksums" if many != 1 else "1 file agrees with its checksum"
         begin = begin if found.kind else "no checksums"
-        runs = [f"{found.runs} run{'s' * (found.runs != 1)} inside too"] if found.runs else []
+        runs = [f"{found.runs} run{'s' * (found.runs != 1)} inside agree too"] if found.runs else []
         said = [begin, *runs, *_checked(kind, folder), str(found)]
     return f"{kind}: {'; '.join(said)}", found
 
@@ -111,7 +111,7 @@ def _kind_of(folder: Path) -> str:
     above = next((one for one in Path(os.path.abspath(folder)).parents if os.path.lexists(one / seals.SEAL)), None)
     if above is not None and os.path.lexists(folder):
         raise InputError(f"{folder}: is inside {above}, whose checksums cover it; check {above}")
-    raise InputError(f"{folder}: not the folder of a run, an experiment, a sweep, a pool or an export")
+    raise InputError(f"{folder}: is not the folder of a run, an experiment, a sweep, a pool or an export")
 
 
 def _export(folder: Path) -> tuple[list[str], seals.SealReport]:
@@ -123,7 +123,7 @@ def _export(folder: Path) -> tuple[list[str], seals.SealReport]:
         )
     covered = {*manifest["files"]}
     if RECORD not in covered:
-        raise DamagedError(f"{folder / RECORD}: not in the manifest")
+        raise DamagedError(f"{folder / RECORD}: is not listed in {store.MANIFEST}, so it cannot be verified")
     from_huggingface(folder)
     covered |= {store.MANIFEST}
     beyond = sorted({path.name for path in folder.iterdir()} - covered)
@@ -135,10 +135,10 @@ def _run(folder: Path) -> list[str]:
     opened = RunDir.open(folder)
     summary, config = opened.done, config_from_data(opened.config)
     if isinstance(config.model, UserModuleSpec):
-        return ["the score belongs to a module passed as an object, and was not recomputed"]
+        return ["the loss was not recomputed, because the run stores no code of its module"]
     run = load_run(folder)
     if summary is None:
-        return ["not finished; its newest checkpoint is complete"]
+        return ["the run is not finished; its newest checkpoint is complete"]
     count, options = summary.get("num_samples", 256), EvaluateOptions(block_length=config.training.block_length)
     score = evaluate(run.model, run.dataset("evaluate"), num_samples=count, target=run.target, options=options)
     _same(summary["loss"], score.loss, f"{folder / 'done.json'}: loss", _WEIGHTS)
@@ -149,7 +149,7 @@ def _experiment(folder: Path) -> list[str]:
     if os.path.lexists(folder / INDEX) and not os.path.lexists(folder / "findings.json"):
         about = store.read_json(folder / "experiment.json", managed=True)
         parts = StoredParts(folder, about.get("experiment"), about.get("scale")).num_parts
-        return [f"not finished; its tables contain {parts} parts, as in its index"]
+        return [f"the experiment is not finished; its tables contain the {parts} parts that its index lists"]
     about, tables = read_tables(folder)
     if about["experiment"] == "study":
         derived = findings_of(tables, about["config"]["study"]["seeds"])
