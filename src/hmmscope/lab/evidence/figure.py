@@ -348,7 +348,7 @@ class Figure:
             InputError: an invalid key or value.
         """
         if not isinstance(data, Mapping) or not isinstance(data.get("panels"), list | tuple):
-            raise InputError(f"{where}: must be a mapping, with a list for the key 'panels'")
+            raise InputError(f"{where}: must be a mapping with the key panels, which holds a list")
         panels = [_parse_panel(panel, f"{where}.panels[{i}]") for i, panel in enumerate(data["panels"])]
         figure: Figure = parse_spec(cls, {**data, "panels": panels}, where)
         return figure
