@@ -79,7 +79,7 @@ def _verified(folder: Path) -> tuple[str, seals.SealReport]:
         many = len(found.covered)
         begin = f"{many} files agree with their checksums" if many != 1 else "1 file agrees with its checksum"
         begin = begin if found.kind else "no checksums"
-        runs = [f"{found.runs} run{'s' * (found.runs != 1)} inside agree too"] if found.runs else []
+        runs = [f"{found.runs} run{'s' * (found.runs != 1)} inside compared too"] if found.runs else []
         said = [begin, *runs, *_checked(kind, folder), str(found)]
     return f"{kind}: {'; '.join(said)}", found
 
