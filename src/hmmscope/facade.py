@@ -23,7 +23,7 @@ def lazily(package: str) -> tuple[Callable[[str], Any], Callable[[], list[str]],
     source = read(package)
     if source is None:
         raise ImportError(
-            f"{package}: __init__.py is not installed as source, so the package's names are unknown; reinstall it"
+            f"{package}: __init__.py is not installed as source, so its names are unknown; reinstall the package"
         )
     home = {name: module for module, name in _IMPORT.findall(source)}
     names = sorted(home)

@@ -44,7 +44,7 @@ def is_text(text: str) -> bool:
 
 
 class NobodyReadsError(Exception):
-    """The exception raised when the reader of standard output has closed it."""
+    """The exception raised when the reader of standard output has closed the stream."""
 
 
 def say(*parts: object, end: str = "\n", flush: bool = False) -> None:

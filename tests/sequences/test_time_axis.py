@@ -93,7 +93,7 @@ DAY = "2026-01-31"
             "row 3, column stamp: must have a time zone in all rows or in none",
         ),
         (rows(f"{DAY} 00:00", "31.01.2026 01:00"), {}, "row 3, .* is not in the format of '2026-01-31 00:00'"),
-        (rows("01/02/2026", "02/02/2026"), {}, "may have the day or the month first"),
+        (rows("01/02/2026", "02/02/2026"), {}, "may begin with the day or the month"),
         (rows("13/02/2026", "02/14/2026"), {}, "the order of day and month differs"),
         (rows(f"{DAY} 00:00", ""), {}, "row 3, column stamp: has no time"),
         (rows("2026-02-30 00:00"), {}, "row 2, column stamp: 2026-02-30 00:00:00 is not a valid date and time"),
@@ -138,7 +138,7 @@ def test_jitter_and_drift_stay_on_the_grid() -> None:
     micros = (places * 600_000_000 + rng.integers(-120_000_000, 120_000_000, len(places))).astype("datetime64[us]")
     found = hs.read_vectors({"t": micros, "x": places.astype(float)}, time="t", every="10min")
     assert found.rows[:, 0].isnan().nonzero().flatten().tolist() == [20, 21, 90]
-    assert "from their step" in found.how
+    assert "from their time step" in found.how
     assert (found.index or [])[0][[0, -1]].tolist() == micros[[0, -1]].tolist()  # the stamps of the rows themselves
 
 

@@ -30,7 +30,7 @@ class Batch(Shown):
     """A batch of samples of a dataset.
 
     Attributes:
-        tokens: model input: tokens (batch, column) or standardised vectors (batch, column, coordinate).
+        tokens: model input (batch, column); for vectors, standardised vectors (batch, column, coordinate).
         observations: symbols or vectors without delimiters (batch, time).
         states: hidden states (batch, time).
         components: mixture components (batch,), or None.

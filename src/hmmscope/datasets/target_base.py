@@ -25,8 +25,8 @@ class Target(ABC):
     """A quantity that a model predicts at some of its positions.
 
     Attributes:
-        kind: "law" (logits, cross-entropy), "vector" (mean squared error) or "density" (outputs of a `DensityHead`,
-            -log density).
+        kind: type of output and loss: "law" (logits, cross-entropy), "vector" (mean squared error) or "density"
+            (outputs of a `DensityHead`, -log density).
         num_outputs: number of model outputs: symbols, states or coordinates.
         token_positions: token positions with an evaluated output (evaluated,).
         positions: number of earlier observations in the same sequence (evaluated,).

@@ -22,7 +22,7 @@ SEPARATORS = {"spaces": " ", "commas": ", ", "lines": "\n", "nothing": ""}
 
 @dataclass(frozen=True, kw_only=True)
 class TextLayout(Layout):
-    """One sequence per sample, written as text and tokenized, optionally after demonstrations.
+    """One sequence per sample, optionally after demonstrations, as tokenized text.
 
     prefix  name of o_0  separator  name of o_1  separator  ...  delimiter  name  separator  ...
 

@@ -43,7 +43,7 @@ class NextDensity(BeforeEachObservation):
         super().__init__(process, layout)
         if not process.real_valued:
             raise InputError(
-                f"target: density needs vectors, but {type(process).__name__} has symbols; use target='observation'"
+                f"target: density needs vectors, but {type(process).__name__} emits symbols; use target='observation'"
             )
         self.head = head_of(process, num_laws)  # type: ignore[arg-type]
         self.num_outputs = self.head.num_outputs

@@ -62,7 +62,7 @@ class FitResult(FitAnswers):
             or a `SemiMarkovHMM` with `durations=`.
         num_observations: Number of fitted symbols or vectors, each counted with the weight of its sequence.
         fits: A `BaumWelchFit` or `EmissionFit` for each number of states. Several fits use the training part, a single
-            fit uses all data; empty for a stream.
+            fit uses all data; a fit to a stream has none.
         whole: The chosen fit after further EM steps on all data; None if `fits` used all data.
         held_out: Mean held-out log-probability per symbol (nats) by number of states; empty without held-out data.
         held_out_errors: Standard errors of `held_out`.
@@ -371,7 +371,7 @@ def _held_out(data: SequenceData, validation: Any) -> tuple[SequenceData, Sequen
 def _like(other: Any, data: SequenceData) -> SequenceData:
     found = other if isinstance(other, SequenceData) else SequenceData(other, symbols_from=data)
     if (found.symbols, found.num_symbols) != (data.symbols, data.num_symbols):
-        raise InputError("validation: must have the source's symbols; read both with the same symbols=")
+        raise InputError("validation: must have the same symbols as source; read both with the same symbols=")
     return found
 
 

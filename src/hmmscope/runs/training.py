@@ -117,7 +117,7 @@ def train(
     place and must be passed again to resume.
 
     Args:
-        source: A process, a dataset, `SequenceData` or its sources, a `RunConfig`, or a name or path.
+        source: A process, a dataset, `SequenceData` or data that it reads, a `RunConfig`, or a name or path.
         out: A new folder for the run.
         model: A registered name, a mapping of fields, a spec, or any module from tokens (batch, time) to logits.
         length, num_steps, training, seed: See `configure`.

@@ -67,7 +67,7 @@ class SequenceData(Dataset[Tensor]):
         gap: longest time between two rows of one sequence; a longer time starts a new sequence.
         sort: whether to sort rows by time; otherwise rows out of order raise an error.
         duplicates: which row to keep if several fall into one step, "first" or "last"; by default they raise an error.
-        axis: time axis of a 2-d array: 0 if columns are sequences, 1 if rows are. By default, (time, 1) is one sequence.
+        axis: time axis of a 2-d array: 0 if columns are sequences, 1 if rows are; (time, 1) is one sequence by default.
         missing: values that mark missing observations, such as "NA", -1, NaN, [None] or ""; any of None, NaN and "nan"
             stands for all three. Masked entries and `hmmscope.MISSING` are always missing.
         lengths: lengths of padded rows, or of sequences that follow each other in one row or column, as in hmmlearn.
@@ -353,7 +353,7 @@ class SequenceData(Dataset[Tensor]):
         Equal sequences go to the same part, and the order of the sequences has no effect.
 
         Args:
-            train, validation: fractions of the different sequences in these two parts; the rest is the test part.
+            train, validation: fractions of the different sequences in these two parts; the test part gets all others.
             seed: seed of the split.
 
         Raises:

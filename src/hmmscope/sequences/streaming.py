@@ -83,7 +83,7 @@ class SequenceStream:
             given, self._has_gaps = header.get("symbols", header.get("num_symbols")), bool(header.get("gaps"))
             alphabet = Alphabet.of(given if symbols is None else symbols, self._missing)
             if isinstance(given, list) and alphabet.names not in (None, tuple(given)):
-                raise InputError(f"symbols: must equal those in the file, {listed(given)}; leave symbols out")
+                raise InputError(f"symbols: differ from those of the file ({listed(given)}); leave symbols out")
         elif self.unit is None:
             units = ", ".join(f"{name!r} ({UNITS[name]})" for name in _UNITS)
             raise InputError(f"unit: is required for streamed text (--unit): {units}")

@@ -102,10 +102,10 @@ def _summary(
     said += f", {cuts} cut{'s' * (cuts != 1)} at gaps above {axis.gap}" if axis.gap is not None else ""
     repeated, disorder = sum(one.duplicates for one in found), sum(one.disorder for one in found)
     said += f", {repeated} repeated row{'s' * (repeated != 1)} left out" if repeated else ""
-    said += f", sorted by time ({disorder} row{'s' * (disorder != 1)} came after a later time)" if disorder else ""
+    said += f", sorted by time ({disorder} row{'s' * (disorder != 1)} earlier than the row before)" if disorder else ""
     off = max(one.off for one in found)
     if off:
-        said += f", time stamps up to {duration_text(off) if is_time else f'{off:g}'} from their step"
+        said += f", time stamps up to {duration_text(off) if is_time else f'{off:g}'} from their time step"
     return said
 
 
@@ -251,8 +251,8 @@ class _Grid:
             else (f"{both} fall into one step of {self.axis.every}")
         )
         return InputError(
-            f"{self.where(int(rows[place + 1]))}: {said}; pass duplicates='first' or 'last' (--duplicates), or group= if "
-            "there are several sequences"
+            f"{self.where(int(rows[place + 1]))}: {said}; pass duplicates='first' or 'last' (--duplicates) to keep one "
+            "row, or group= if there are several sequences"
         )
 
     def _text(self, time: Any) -> str:

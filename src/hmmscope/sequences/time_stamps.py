@@ -199,7 +199,7 @@ def _of_local(matches: list[re.Match[str]], where: Callable[[int], str]) -> NDAr
         )
     if not (day_first or month_first):
         raise InputError(
-            f"{where(0)}: {shown(matches[0][0])} may have the day or the month first; write times as 2026-01-31 14:30"
+            f"{where(0)}: {shown(matches[0][0])} may begin with the day or the month; write times as 2026-01-31 14:30"
         )
     rows = []
     for match in matches:

@@ -49,7 +49,7 @@ class UnroundedHMM(Process):
 
     @functools.cached_property
     def logarithms(self) -> Tables:
-        """Log probabilities, bit-identical to hmmlearn's; states are reversed, as hmmlearn prefers later states in ties."""
+        """Log probabilities as in hmmlearn, bit by bit, with states reversed so that ties go to the last state."""
         initial, transition = (libm_log(part[0].numpy()) for part in self.params.rows()[:2])
         with np.errstate(divide="ignore"):
             emission_VS = np.log(np.ascontiguousarray(self.params.rows()[2][0].numpy().T))
@@ -117,8 +117,8 @@ class PaddedBatch(NamedTuple):
     Attributes:
         observations: Symbols (batch, time).
         lengths: Lengths of the sequences (batch,).
-        inside: True where an entry is no padding (batch, time).
-        places: Row of X of each entry that is no padding.
+        inside: True where an entry is not padding (batch, time).
+        places: Row in X of each entry that is not padding.
         numbers: Index of each sequence in X (batch,).
     """
 

@@ -263,7 +263,7 @@ class HiddenMarkovModel(BaseEstimator):
     ) -> tuple[float, NDArray[np.int64]]:
         """Return a score and the decoded states (time,).
 
-        The score of "viterbi" is log P(path, X); that of "map" is the sum of the states' probabilities.
+        The score of "viterbi" is log P(path, X); that of "map" is the sum of the states' posterior probabilities.
         """
         name = algorithm or self.algorithm
         require_known("algorithm", name, ALGORITHMS)
