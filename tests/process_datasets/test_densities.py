@@ -224,7 +224,7 @@ def test_what_cannot_be_asked_is_said_in_a_line(tmp_path: Path) -> None:
     odd = type("Odd", (hs.GaussianHMM,), {"density": "odd"})([1.0], [[1.0]], [[0.0]], [[1.0]])
     layout, umbrella = SequenceLayout(length=5), hs.load_process("umbrella")
     refused: list[tuple[Any, str]] = [
-        (lambda: hs.make_target("density", umbrella, layout), "density needs vectors, but HMM has symbols"),
+        (lambda: hs.make_target("density", umbrella, layout), "density needs vectors, but HMM emits symbols"),
         (lambda: hs.make_target("density-x", gaussian(), layout), "density-K for K mixture components"),
         (lambda: hs.make_target("density-0", gaussian(), layout), "must have 1 to 1024 mixture components"),
         (lambda: hs.make_target("densty", gaussian(), layout), "did you mean 'density'"),

@@ -363,7 +363,7 @@ def test_what_a_finished_run_has_lost_is_said(tmp_path: Path) -> None:
     with (
         pytest.warns(UserWarning, match="no checksums"),
         pytest.raises(
-            DamagedError, match=r"finished, but its last complete checkpoint is of step 2 of 3; delete done\.json"
+            DamagedError, match=r"finished, but its last complete checkpoint is of step 2, not 3; delete done\.json"
         ),
     ):
         load_run(run.path)

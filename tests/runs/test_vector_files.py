@@ -52,7 +52,7 @@ def test_columns_are_coordinates_and_runs_of_a_group_are_sequences(tmp_path: Pat
     [
         ("1.5,2\n3,4\n", {}, "three ways: add a header of column names to read 2 observations of 2"),
         ("1.5\n2\n", {"column": "x"}, "has no header with column names"),
-        ("a,b\n1,x\n", {}, "numbers.csv: row 2, column b: must be a number, got 'x'; mark missing entries with"),
+        ("a,b\n1,x\n", {}, "numbers.csv: row 2, column b: must be a number, got 'x'; name markers of missing"),
         ("a,b\n1,inf\n", {}, "column b: must be a number, got 'inf'"),
         ("a,b\n1\n", {}, "row 2: has 1 cells, but the header has 2"),
         ("a,b\n1,2\n", {"column": "c"}, "column: unknown 'c'"),

@@ -150,7 +150,7 @@ def test_refused(process: HMM) -> None:
         belief_interventions(model, ProcessDataset(process, 6), num_samples=8)
     with pytest.raises(InputError, match="answer: unknown 'beleif'"):
         belief_interventions(model, ProcessDataset(process, 6), answer="beleif")
-    with pytest.raises(InputError, match="density needs vectors, but HMM has symbols"):
+    with pytest.raises(InputError, match="density needs vectors, but HMM emits symbols"):
         belief_interventions(model, ProcessDataset(process, 6), answer="density", num_samples=16)
 
 
