@@ -183,7 +183,7 @@ def test_the_header_of_json_lines_is_checked(tmp_path: Path, header: object, mes
 def test_lists_of_one_symbol_are_read_as_is_said(tmp_path: Path, lists: list) -> None:
     """A column of hmmlearn, as lists, is one sequence or many."""
     with pytest.raises(
-        InputError, match=r"3 lists of one symbol .* axis=0 as one sequence of 3, or with axis=1 as 3 sequences of one"
+        InputError, match=r"3 lists of one symbol .* axis=0 as one sequence of 3 symbols, or with axis=1 as 3 seq"
     ):
         SequenceData(lists)
     column, each = SequenceData(lists, axis=0), SequenceData(lists, axis=1)
