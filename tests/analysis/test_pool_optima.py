@@ -306,7 +306,7 @@ def test_the_target_refuses_to_guess() -> None:
     batch: Batch = hs.ProcessDataset(fresh, layout=PROMPTS)[0:2]
     assert not asked.exact
     for refused in (asked.optimum, asked.lower_bound_terms):
-        with pytest.raises(InputError, match=r"no exact answer: .* no closed form"):
+        with pytest.raises(InputError, match=r"no Bayes optimum: .* no closed form"):
             refused(batch)
     with pytest.raises(InputError, match=r"HMMPerSample has no exact predictions \(the integral"):
         optimal_predictions(fresh, batch.observations)
