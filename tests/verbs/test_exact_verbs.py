@@ -156,7 +156,7 @@ def test_memory_that_suffices_has_no_decay(call: Callable) -> None:
     hs.HMM([0.5, 0.5], [[0.9, 0.1], [0.1, 0.9]], np.eye(2)).save(Path("seen.json"))
     out, data = written(call, "seen.json", "--memory", 3)
     assert data["memory_decay"] is None
-    assert "it is zero up to rounding from memory 1 on" in out
+    assert "the TV is zero up to rounding from memory length 1 on" in out
     assert "decay: not fitted; it needs --memory 3 or more" in written(call, "umbrella", "--memory", 2)[0]
 
 
