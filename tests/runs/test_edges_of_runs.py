@@ -408,7 +408,7 @@ def test_a_module_that_goes_on_has_the_weights_that_it_began_with(tmp_path: Path
         (lambda: hs.train("umbrella", 5, model="rnn"), "out: must be a path, got 5"),
         (lambda: hs.study([[0, 1], [1, 0]] * 9, 5), "out: must be a path, got 5"),
         (lambda: hmmbench.benchmark("rnn", 5), "out: must be a path, got 5"),
-        (lambda: hmmbench.benchmark("rnn", "never", tasks=5), "^tasks: must be a list of names, got 5"),
+        (lambda: hmmbench.benchmark("rnn", "never", tasks=5), "^tasks: must be a list of task names, got 5"),
         (lambda: hs.over_training(5, "probe"), r"run: must be a run, such as .*, got 5"),
     ],
 )

@@ -123,7 +123,7 @@ def test_a_submission_is_scored_again_without_its_code(entered, capsys, monkeypa
 @pytest.mark.long
 def test_its_predictions_come_again_from_the_model(entered, tmp_path, capsys):
     assert main(["check", str(entered / "out"), "--run", str(entered / "mine.py")]) == 0
-    assert "and its predictions from the model" in capsys.readouterr().out
+    assert "from stored predictions, which the model reproduces" in capsys.readouterr().out
 
 
 def test_digests_are_compared_before_anything_runs(entered, copied, tmp_path, capsys, here):
@@ -172,7 +172,7 @@ def test_it_is_scored_again_as_on_an_older_processor(entered, tmp_path):
     words = ["-m", "hmmscope", "check", str(entered / "out"), "--run", str(entered / "mine.py")]
     for asked, answer in (
         (["-c", told], "DEFAULT False"),
-        (words, "2 scores recomputed and its predictions from the model"),
+        (words, "2 scores recomputed from stored predictions, which the model reproduces"),
     ):
         done = subprocess.run([sys.executable, *asked], env=os.environ | older, capture_output=True, text=True)
         assert answer in done.stdout, done.stderr
@@ -220,7 +220,7 @@ def test_other_weights_draw_other_samples(copied):
     store.write_tensors(part / "weights.safetensors", weights)
     card = json.loads((copied / "card.json").read_text())
     sealed_again(copied, card)
-    failing("which determine its samples", hmmbench.check_submission, copied)
+    failing("contains other weights", hmmbench.check_submission, copied)
     task, after = tasks_of("light", ["told"])[0], submitting.weights_digest(weights)
     one, other = (ScoredSamples.of(task, digest) for digest in (before, after))
     assert not torch.equal(one.batch(one.trained, 8).observations, other.batch(other.trained, 8).observations)
@@ -336,7 +336,7 @@ def test_version_one_stays_readable(entered, tmp_path, monkeypatch, capsys):
     assert {card["bench"] for card in old} == {"1"}
     assert markdown(old).startswith("# HMM-bench 1: leaderboard")
     assert "| mess3 | rrxor |" in markdown(old)
-    assert "Leaving any one seed out" not in markdown(old)  # which its cards do not have
+    assert "Leaving out one seed of each" not in markdown(old)  # which its cards do not have
     with monkeypatch.context() as patch:
         patch.setattr(submitting, "VERSION", "1")
         patch.setattr(submitting, "tasks_of", functools.partial(tasks_of, bench="1"))
@@ -349,7 +349,7 @@ def test_version_one_stays_readable(entered, tmp_path, monkeypatch, capsys):
     assert main(["benchmark", "--leaderboard", str(tmp_path / "all")]) == 0
     assert "# HMM-bench 1: leaderboard" in capsys.readouterr().out
     shutil.copytree(entered / "out", tmp_path / "all" / "new")
-    failing("contains versions 1, 2; give each a folder of its own", read_cards, tmp_path / "all")
+    failing("contains versions 1, 2; give each version a folder of its own", read_cards, tmp_path / "all")
 
 
 def test_an_interrupted_submission_goes_on_to_the_same_card(entered, tmp_path, monkeypatch):
@@ -419,7 +419,7 @@ def test_any_module_enters_and_seeds_differ(tmp_path):
         assert row["low"] < row["value"] < row["high"]
         assert "not ranked" in repr(card)
         assert card.value("parity", "belief_share") is None
-    assert "scores recomputed and its predictions" in hmmbench.check_submission(tmp_path / "class", run=Tiny)
+    assert "predictions, which the model reproduces" in hmmbench.check_submission(tmp_path / "class", run=Tiny)
     failing("was entered from Python", hmmbench.check_submission, tmp_path / "class", run=str(_file(tmp_path)))
 
 
@@ -437,18 +437,18 @@ def test_what_is_no_model_is_refused_in_a_line(tmp_path):
         (MODEL.replace("learning_rate", "num_steps"), "TRAINING.num_steps: unknown"),
         (MODEL.replace('"parameters"', '"weights"'), "DECLARED.weights: unknown"),
         (MODEL + "\nTRAINING = [1]", "TRAINING: must be a mapping"),
-        (MODEL + "\nLAYERS = '1'", "LAYERS: must be a list of names, got '1'"),
+        (MODEL + "\nLAYERS = '1'", "LAYERS: must be a list of module names, got '1'"),
         ("raise SystemExit(0)", "SystemExit"),
     ):
         (tmp_path / "bad.py").write_text(text)
         failing(part, entry_of, tmp_path / "bad.py")
     vectors = {"track": "full", "tasks": ["linear-gaussian"], "num_steps": 2}
-    failing("linear-gaussian: build: does not accept vectors", hmmbench.benchmark, Tiny, tmp_path / "v", **vectors)
+    failing("gaussian: build: must accept the argument input_w", hmmbench.benchmark, Tiny, tmp_path / "v", **vectors)
     failing("parity: ValueError: no", hmmbench.benchmark, _raises, tmp_path / "r", tasks=["parity"], num_steps=2)
     failing("seeds: must be a whole number in [1, 100]", hmmbench.benchmark, Tiny, tmp_path / "s", seeds=0)
     failing("num_steps: must be a whole number", hmmbench.benchmark, Tiny, tmp_path / "s", num_steps=2.5)
     failing("tasks: must name at least one task", hmmbench.benchmark, Tiny, tmp_path / "s", tasks=[])
-    failing("tasks: must be a list of names", hmmbench.benchmark, Tiny, tmp_path / "s", tasks="parity")
+    failing("tasks: must be a list of task names", hmmbench.benchmark, Tiny, tmp_path / "s", tasks="parity")
     failing("not the folder of a submission", hmmbench.check_submission, tmp_path)
     assert main(["check", str(tmp_path), "--run", "x.py"]) == 2
 
@@ -673,8 +673,8 @@ def test_no_model_passes_one_of_a_better_tier_without_a_seed(entered):
     rows[0]["by_seed"] = [0.1, 0.9]
     assert "1 passes " + rows[0]["model"] in passing([rows[0], rows[1] | {"model": "1"}])
     text = markdown(cards)
-    assert "Leaving any one seed out of each model changes no order between tiers." in text
-    assert "Leaving any one seed out" in page(cards)
+    assert "Leaving out one seed of each model changes no order between tiers." in text
+    assert "Leaving out one seed of each" in page(cards)
     assert all(rule in text for rule in RULES)
 
 
@@ -694,7 +694,7 @@ def test_names_stay_text_in_markdown(entered, tmp_path):
         folder = tmp_path / "cards"
         folder.mkdir(exist_ok=True)
         store.write_json(folder / "forged-light-0123456789ab.json", card | {"name": bad})
-        failing("its name must be a line of at most 60 letters", read_cards, folder)
+        failing("the name of the model must be one line of at most 60 characters", read_cards, folder)
     assert hmmbench.board._line([name, "0.85 [0.80, 0.90]"]) == f"| {shown} | 0.85 [0.80, 0.90] |"
 
 

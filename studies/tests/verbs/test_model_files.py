@@ -287,6 +287,6 @@ def test_a_name_in_a_file_is_entered_and_checked(tmp_path, capsys, name):
     assert main(["benchmark", f"{path}:{name}", "--out", str(out), "--tasks", "told", "--steps", "1", "-q"]) == 0
     capsys.readouterr()
     assert main(["check", str(out), "--run", str(path)]) == 0
-    assert f"{name}, light track: 1 scores recomputed and its predictions from the model" in capsys.readouterr().out
+    assert f"{name}, light track: 1 scores recomputed from stored predictions, which" in capsys.readouterr().out
     assert main(["benchmark", f"{path}:none", "--tasks", "told"]) == 2
     assert "must define a function none(vocab_size, num_outputs, max_length)" in capsys.readouterr().err

@@ -36,18 +36,20 @@ _STYLE = (
 #: Explanation of the tables.
 _LEGEND = (
     "Solved: 1 - excess / excess of the best constant answer, averaged over tasks. The excess is the distance from the "
-    "exact optimum, whose value is 1. Intervals are 95 %, over seeds; those of different tiers do not overlap. Parameters "
-    "and seconds (one core, one seed) are the submitter's. The last rows are references, without training. Checked: here we "
-    "recomputed predictions and scores (model), scores from stored predictions (predictions), or nothing (card)."
+    "exact optimum, so the optimum has the value 1. Intervals are 95 % intervals over seeds; intervals of different "
+    "tiers do not overlap. The submitter measured parameters and seconds (one core, one seed). The last rows are "
+    "reference predictors, not submissions. The column “checked” says what we recomputed: predictions and scores "
+    "(model), scores from stored predictions (predictions), or nothing (card)."
 )
 #: What an entry may be; docs/benchmark.md has the details.
 RULES = (
     "An entry is a module that starts from random weights and learns each task by training.",
     "Code for one task, stored answers, weights trained elsewhere and libraries for exact inference are not allowed.",
-    "The function that builds the module gets sizes only. It may read no file and draw no samples.",
-    "Every entry trains on equally many samples, with three learning rates on a separate seed and the best of them on each "
-    "scored seed. Version 1 had no such search.",
-    "An answer depends on earlier tokens of its own sample only.",
+    "The function that builds the module receives only sizes, such as the vocabulary size. It may read no file and "
+    "draw no samples.",
+    "Every entry trains on equally many samples, with three learning rates on a separate seed and the best of these "
+    "rates on each scored seed. Version 1 tried no learning rates.",
+    "A prediction may depend only on the current and earlier tokens of its sample.",
     "Entries that seem to compute answers instead of learning them have no tier and are listed as exact or fitted models.",
 )
 #: Fractions of tasks that fitted models solve; scripts/benchmark_references.py measures them.
@@ -57,16 +59,16 @@ CHECKED = ("card", "predictions", "model")
 
 
 def read_cards(folder: str | Path, check: str = "card") -> list[dict[str, Any]]:
-    """Read the cards of submissions and card files in a folder, best first.
+    """Return the cards (results) of all submissions and card files in a folder, best first.
 
     Args:
         folder: Folder of submissions, cards, or both.
         check: What to recompute of each submission: nothing ("card"), its scores from the stored predictions
-            ("predictions"), or also its predictions from the model ("model", which executes its copy of the model file).
+            ("predictions"), or also predictions from the model ("model", which executes the stored model file).
 
     Raises:
-        InputError: The folder or cards are missing, or cards belong to another benchmark version.
-        DamagedError: A submission is altered, or a card's digest differs from its file name.
+        InputError: The folder or all cards are missing, or benchmark versions are unknown or mixed.
+        DamagedError: A submission or card is damaged, or a card's digest differs from its file name.
     """
     require(check in CHECKED, "check", f"must be one of {', '.join(CHECKED)}", check)
     place = require_path("folder", folder)
@@ -86,13 +88,16 @@ def read_cards(folder: str | Path, check: str = "card") -> list[dict[str, Any]]:
             card = _read_card(path)
             if path.name != _file_name(card):
                 raise DamagedError(
-                    f"{path}: does not match the digest in its name; copy it again with --copy-card ({_file_name(card)})"
+                    f"{path}: does not match the digest in its name, which should be {_file_name(card)}; copy the card "
+                    "again with --copy-card"
                 )
             found.append(card)
     if not found:
         raise InputError(f"{place}: contains no finished submission and no card")
     if len(versions := {card["bench"] for card in found}) > 1:
-        raise InputError(f"{place}: contains versions {', '.join(sorted(versions))}; give each a folder of its own")
+        raise InputError(
+            f"{place}: contains versions {', '.join(sorted(versions))}; give each version a folder of its own"
+        )
     return sorted(found, key=lambda card: (card["track"], not card["ranked"], -card["solved"]["value"], card["name"]))
 
 
@@ -124,7 +129,7 @@ def _read_card(path: Path, *, own: bool = False) -> dict[str, Any]:
             f"{', '.join(VERSIONS)}"
         )
     if not is_name(card.get("name")):
-        raise DamagedError(f"{path}: its name must be a line of at most 60 letters")
+        raise DamagedError(f"{path}: the name of the model must be one line of at most 60 characters")
     try:
         _table([card])
         _file_name(card)
@@ -142,7 +147,7 @@ def holds_cards(names: Iterable[str]) -> bool:
 
 
 def check_board(folder: Path) -> tuple[str, seals.SealReport]:
-    """Verify card names, score submissions again, and compare the leaderboard with both.
+    """Verify card names, score submissions again, and compare the leaderboard with the cards.
 
     Returns:
         A one-line description of the leaderboard, and the report on its files.
@@ -195,11 +200,11 @@ def board_rows(cards: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _in_tiers(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Add the tier to each ranked row that has an interval and no flags; flagged rows come last in their track.
+    """Add the tier to ranked rows with an interval and no flags; flagged rows follow the other ranked rows of a track.
 
-    Rows are sorted by the fraction solved; intervals of different tiers do not overlap. If one of n seeds is left out, a
-    mean moves by at most s / sqrt(n) (s: standard deviation). Every interval is wider, so no model passes one of a better
-    tier.
+    Rows are sorted by fraction solved; intervals of different tiers do not overlap. Leaving out one of n seeds moves a
+    mean by at most s / sqrt(n) (s: standard deviation over seeds). Every interval reaches farther, so no model passes a
+    model of a better tier.
     """
     for row in rows:
         row["tier"] = None
@@ -214,7 +219,7 @@ def _in_tiers(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def passing(rows: list[dict[str, Any]]) -> list[str]:
-    """Return the pairs of models whose order between tiers changes if any one seed is left out of each."""
+    """Return "A passes B" for models of different tiers whose order can change if one seed of each is left out."""
     found, ranges = [], []
     for row in rows:
         if row["tier"] is not None and row["by_seed"] is not None:
@@ -235,7 +240,7 @@ def _stability(rows: list[dict[str, Any]]) -> str:
         return ""
     found = passing(rows)
     said = f"can change the order between tiers: {'; '.join(found)}" if found else "changes no order between tiers"
-    return f"Leaving any one seed out of each model {said}."
+    return f"Leaving out one seed of each model {said}."
 
 
 def reference_rows(card: dict[str, Any]) -> dict[str, dict[str, float | None]]:
@@ -297,7 +302,7 @@ def page(cards: list[dict[str, Any]]) -> str:
 
 
 def finding(cards: list[dict[str, Any]]) -> str:
-    """Return which model of a track solves the most, with its interval and the models of its tier, in one sentence."""
+    """Return a sentence: the model of a track that solves the most, its interval, and the models of its tier."""
     first, *others = board_rows(cards)
     alike = [row["model"] for row in others if row["tier"] is not None and row["tier"] == first["tier"]]
     tied = f", in the same tier as {', '.join(alike)}" if alike else ""
@@ -306,7 +311,7 @@ def finding(cards: list[dict[str, Any]]) -> str:
 
 
 def _first(cards: list[dict[str, Any]]) -> str:
-    """Return the finding of a track, and a bar for each model, from 0 (best constant answer) to 1 (optimum)."""
+    """Return HTML: the finding of a track, and a bar for each model, from 0 (best constant answer) to 1 (optimum)."""
     bars = "".join(
         f'<span>{html.escape(row["model"])}</span><i><b style="width:{100 * min(max(row["solved"], 0), 1):.1f}%"></b></i>'
         f"<span>{with_interval(row, 'solved')}</span>"
@@ -317,7 +322,7 @@ def _first(cards: list[dict[str, Any]]) -> str:
 
 
 def keep_card(submission: Path, folder: Path) -> Path:
-    """Copy the card of a submission, with the digest of its seal, into a separate file.
+    """Copy the card of a submission, with the digest of its seal, into a file in `folder`.
 
     Raises:
         InputError: The submission is not finished.

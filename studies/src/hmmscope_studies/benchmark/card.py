@@ -50,7 +50,7 @@ def with_interval(row: dict[str, Any], key: str = "value") -> str:
 def make_card(
     about: dict[str, Any], tasks: Sequence[BenchmarkTask], measured: dict[str, list[dict[str, Any]]]
 ) -> dict[str, Any]:
-    """Return the card of measured results.
+    """Return the contents of ``card.json``.
 
     Args:
         about: Description of the entry: name, track, seeds, digest or fields, declared costs, and whether it is ranked.
@@ -135,7 +135,10 @@ def as_text(data: dict[str, Any]) -> str:
     if later:
         lines[-1] += f" {'rate':>8}  solved by seed"
         mean = " ".join(_number(value, 3) for value in data["solved"]["by_seed"])
-        lines.insert(-1, f"mean solved by seed: {mean}; {costs['search_seconds']:.0f} seconds for learning rates")
+        lines.insert(
+            -1,
+            f"mean fraction solved, by seed: {mean}; search of learning rates: {costs['search_seconds']:.0f} seconds",
+        )
     by_task: dict[str, dict[str, Any]] = {}
     for row in data["scores"]:
         by_task.setdefault(row["task"], {})[row["score"]] = row

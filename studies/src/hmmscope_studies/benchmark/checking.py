@@ -57,24 +57,24 @@ _MEASURED: dict[str, Any] = {
 def check_submission(folder: str | Path, *, run: Any = None) -> str:
     """Score a submission again, compare all results, and return a one-line description.
 
-    Without `run`, no code of the submission is executed. With `run`, the model is rebuilt with the stored weights, and
-    its predictions, number of parameters and recipe are compared. A model file runs in a separate process, and only if
-    its SHA-256 matches the entry.
+    Without `run`, no code of the submission is executed. With `run`, the model gets the stored weights, and its
+    predictions, number of parameters and recipe are compared. A model file runs in a separate process, and only if its
+    SHA-256 matches the entry.
 
     Args:
         folder: Folder of a submission.
-        run: Model as it was entered, a file or an object.
+        run: The entered model (file or Python object) to run again, or None.
 
     Raises:
         InputError: The folder is not a submission, or the model fails.
-        RefusedError: The benchmark version differs, the submission is unfinished, or the model file was not entered.
+        RefusedError: The benchmark version is unknown, the submission is unfinished, or `run` is not the entered model.
         DamagedError: A result differs; the message names the first difference.
         ResourceError: The subprocess that runs the model file exceeds its limit of memory or time.
     """
     path = require_path("folder", folder)
     about = store.read_json(path / ENTRY, managed=True) if (path / ENTRY).is_file() else None
     if not isinstance(about, dict) or about.get("format") != FORMAT:
-        raise InputError(f"{path}: not the folder of a submission")
+        raise InputError(f"{path}: is not the folder of a submission")
     if about.get("bench") not in VERSIONS:
         raise RefusedError(
             f"{path}: belongs to HMM-bench {about.get('bench')}; this installation reads versions {', '.join(VERSIONS)}"
@@ -104,10 +104,8 @@ def check_submission(folder: str | Path, *, run: Any = None) -> str:
         raise DamagedError(f"{beyond[0]}: is not part of the submission; remove it")
     if run is not None:
         _run_again(path, about, run, tasks, budget)
-    how = (
-        "and its predictions from the model" if run is not None else "from stored predictions, without running its code"
-    )
-    return f"{path}: {about['name']}, {about['track']} track: {len(parts)} scores recomputed {how}; {found}"
+    how = f"stored predictions, {'without running its code' if run is None else 'which the model reproduces'}"
+    return f"{path}: {about['name']}, {about['track']} track: {len(parts)} scores recomputed from {how}; {found}"
 
 
 def _check_entry(path: Path, about: dict[str, Any]) -> tuple[tuple[BenchmarkTask, ...], Budget]:
@@ -181,11 +179,11 @@ def _check_part(part: Path, task: BenchmarkTask, seed: int, budget: Budget) -> N
     weights = store.read_tensors(part / WEIGHTS, managed=True)
     digest = weights_digest(weights)
     if digest != measured["weights"]:
-        raise DamagedError(f"{part / WEIGHTS}: are not the weights recorded in {MEASURED}, which determine its samples")
+        raise DamagedError(f"{part / WEIGHTS}: contains other weights than those with the digest in {MEASURED}")
     most = sum(one.numel() for one in weights.values())
     if measured["parameters"] > most:
         raise DamagedError(
-            f"{part / MEASURED}: parameters is {measured['parameters']}, but {WEIGHTS} has {most} numbers"
+            f"{part / MEASURED}: parameters is {measured['parameters']}, but {WEIGHTS} has only {most} numbers"
         )
     samples = ScoredSamples.of(task, digest)
     config = task.config("lstm", budget, {}, seed)
@@ -266,7 +264,8 @@ def _require_alike(part: Path, task: BenchmarkTask, samples: ScoredSamples, stor
         apart = (one[:1] - other[:1] if name == "read" else one - other).abs().max().item()
         if not apart <= ALIKE:
             raise DamagedError(
-                f"{part / PREDICTIONS}: {name} differs by up to {apart:.2g} from the model's predictions"
+                f"{part / PREDICTIONS}: {name} differs by up to {apart:.2g} from the model's predictions (allowed: "
+                f"{ALIKE:g})"
             )
 
 

@@ -49,17 +49,17 @@ class Declared:
 
 @dataclass(frozen=True, kw_only=True)
 class BenchmarkEntry:
-    """A model as it was entered in the benchmark.
+    """A model entered in the benchmark.
 
     Attributes:
         name: Name in the leaderboard.
-        make: Function (ports, seed) -> module, or a registered name with its fields.
-        training: Changed fields of the training recipe.
-        layers: Names of the modules from which beliefs are regressed; None finds them.
+        make: Function (`ModelIO`, seed) -> module, or a registered name with its fields.
+        training: Fields of the training recipe that the entry sets.
+        layers: Modules from which beliefs are regressed; None means the residual stream.
         declared: Declared costs.
-        source: File of the model, or None.
-        build: Name, in the file, of the function or class that builds the model.
-        fields: Changed fields of a registered model.
+        source: Bytes of the model file, or None.
+        build: Name of the function or class in `source` that builds the model.
+        fields: Fields of a registered model that the entry sets.
     """
 
     name: str
@@ -72,7 +72,7 @@ class BenchmarkEntry:
     fields: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        require(is_name(self.name), "NAME", "must be a line of at most 60 letters", self.name)
+        require(is_name(self.name), "NAME", "must be one line of at most 60 characters", self.name)
         for key in self.training:
             if key not in FREE:
                 raise unknown_name(f"TRAINING.{key}", key, FREE)
@@ -134,7 +134,7 @@ def _from_file(file: ModelFile, name: str | None) -> BenchmarkEntry:
     layers, training = getattr(module, "LAYERS", None), getattr(module, "TRAINING", {})
     require(isinstance(training, Mapping), f"{path}: TRAINING", "must be a mapping", training)
     named = layers is None or (isinstance(layers, list | tuple) and all(isinstance(one, str) for one in layers))
-    require(named, f"{path}: LAYERS", "must be a list of names", layers)
+    require(named, f"{path}: LAYERS", "must be a list of module names", layers)
     return BenchmarkEntry(
         name=name or str(getattr(module, "NAME", path.stem if file.name == "build" else file.name)),
         make=_copies(build) if isinstance(build, nn.Module) else _calls(build, path),
@@ -159,7 +159,7 @@ def _calls(build: Callable[..., Any], path: Path | None = None) -> Callable[[Mod
             "input_width": ports.input_width,
         }
         if ports.vocab_size is None and not (takes_all or "input_width" in named):
-            raise InputError("build: does not accept vectors; add the argument input_width for real numbers")
+            raise InputError("build: must accept the argument input_width, because the task's observations are vectors")
         given = {key: size for key, size in sizes.items() if key in named or (takes_all and key != "num_tokens")}
         with torch.random.fork_rng(devices=[]), nullcontext() if path is None else as_script(path):
             torch.manual_seed(derived_seed(seed, "entry"))  # noqa: TID251 - restored at the end

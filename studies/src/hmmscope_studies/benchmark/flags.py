@@ -1,6 +1,6 @@
 """Signs that an entry computes the answer instead of learning it.
 
-A flag is not a proof, and flagged submissions are accepted; the leaderboard lists them among exact and fitted models.
+A flag is no proof: flagged submissions are accepted, and listed among exact and fitted models.
 """
 
 import ast

@@ -1,4 +1,4 @@
-"""Permanent digests of the tasks of HMM-bench by version, and the words that they cover."""
+"""Permanent digests of HMM-bench's tasks by version, and the words in these digests."""
 
 DIGESTS = {
     "1": {
@@ -40,10 +40,7 @@ DIGESTS = {
 WORDS = {
     "parity": ("state tracking", "The parity of the bits so far."),
     "z60": ("state tracking", "The sum modulo 60 of two numbers, as they come: abelian."),
-    "a5": (
-        "state tracking",
-        "The product so far of two elements of A5, the smallest group that is not solvable.",
-    ),
+    "a5": ("state tracking", "The product so far of two elements of A5, the smallest group that is not solvable."),
     "s5": ("state tracking", "The product so far of two permutations of five things."),
     "forget-quick": (
         "forgetting",
@@ -61,10 +58,7 @@ WORDS = {
         "sparse supervision",
         "Cyclic-HARD of 8 states: the state is shown once in eight actions, and all actions since then determine it.",
     ),
-    "which-cycle": (
-        "in context",
-        "One of 16 noisy cycles of 8 states and 4 symbols, drawn for each sample.",
-    ),
+    "which-cycle": ("in context", "One of 16 noisy cycles of 8 states and 4 symbols, drawn for each sample."),
     "asked-rarely": (
         "sparse supervision",
         "Cyclic-HARD: the state shows once in sixteen actions, and is certain to who has followed all of them.",

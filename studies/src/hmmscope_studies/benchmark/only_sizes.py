@@ -25,7 +25,7 @@ def only_sizes() -> Iterator[None]:
     """Refuse a build that reads a data file through Python or draws samples of a dataset.
 
     Raises:
-        InputError: The build does one of both; the message says which.
+        InputError: The build reads or draws data.
     """
     global _seen, _watches
     if not _watches:

@@ -24,11 +24,11 @@ class BenchmarkOptions(OverrideOptions):
     num_seeds: int = said("train once for each of the seeds 0 to N-1", 1, metavar="N")
     tasks: str | None = said("run only these tasks of the track; the submission is then not ranked", metavar="A,B")
     steps: int | None = said("train for N steps per task; the submission is then not ranked", metavar="N")
-    resume: bool = said("resume the same entry in DIR", False)
+    resume: bool = said("resume the submission in --out DIR, which must have the same model and options", False)
     leaderboard: str | None = said("read the submissions or cards in DIR and write the leaderboard", metavar="DIR")
     check: str = said(
         "with --leaderboard: recompute nothing (card), scores from stored predictions (predictions), or also predictions "
         "from the model, which runs its file (model)",
         "predictions",
     )
-    copy_card: str | None = said("copy the card, without weights, into DIR", metavar="DIR")
+    copy_card: str | None = said("copy the card (results, no weights) into DIR", metavar="DIR")

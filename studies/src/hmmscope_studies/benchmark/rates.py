@@ -1,4 +1,4 @@
-"""Choice of a learning rate for each task, from equally many rates for all models."""
+"""Choice of a learning rate for each task from three rates."""
 
 import hashlib
 import math
@@ -31,7 +31,7 @@ def choose_rate(
     Args:
         configure: Function (learning rate) -> configuration of a training with `SEARCH_SEED`.
         task: The task.
-        training: Recipe of the entry.
+        training: Training recipe of the entry.
         work: Folder for the trainings, which are removed.
 
     Raises:

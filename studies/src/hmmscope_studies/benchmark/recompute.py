@@ -68,7 +68,7 @@ def recompute(path: Path, run: Any, out: Path) -> None:
                 load_weights(model, store.read_tensors(part / WEIGHTS, managed=True))
             except Exception as error:
                 line = " ".join(str(error).split())[:200]
-                raise DamagedError(f"{part / WEIGHTS}: do not fit the given model ({line})") from None
+                raise DamagedError(f"{part / WEIGHTS}: its weights do not fit the given model ({line})") from None
             try:
                 found = predict(model, task, samples, entry.layers, controls_of(entry, task, budget, seed))
                 require_causal(model, task, samples, SCORED)
@@ -92,11 +92,7 @@ def in_child(path: Path, file: ModelFile, out: Path, parts: list[str]) -> None:
     message |= {"seconds": seconds, "memory": MEMORY, "size": FILE, "length": len(file.source), "build": file.name}
     words = [sys.executable, "-P", "-m", "hmmscope_studies.benchmark.recompute"]
     child = subprocess.Popen(
-        words,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
+        words, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
     )
     try:
         assert child.stdin is not None

@@ -36,8 +36,8 @@ class ScoredSamples:
     """The scored samples of a submission, drawn with the digest of its weights as seed.
 
     Attributes:
-        trained, longest: Numbers of samples of the training length, and of the longest length.
-        first: Index of the first sample; this index is drawn too, so that unbounded pools yield new HMMs.
+        trained, longest: Datasets with samples of the training length, and `TIMES` as long.
+        first: Index of the first scored sample, also drawn with the digest, so that unbounded pools yield new HMMs.
     """
 
     trained: ProcessDataset
@@ -60,12 +60,12 @@ def predict(
     layers: tuple[str, ...] | None,
     controls: Controls | None = None,
 ) -> dict[str, Tensor]:
-    """Compute the predictions to store: those on scored samples, an untrained control's, and the regressed belief.
+    """Compute predictions of the model and an untrained control, and the regressed belief.
 
     Returns:
-        Log-probabilities or vectors: ``trained`` and ``longest`` (sample, evaluated position, output), and
-            ``untrained`` on the first samples. If `task.reads`, also ``read`` (1 + controls, example, state):
-        the belief on test samples, regressed from the best layer on training examples.
+        Log-probabilities (or vectors) of the model, ``trained`` and ``longest`` (sample, evaluated position, output),
+            and of a control, ``untrained``, on the first samples. If `task.reads`, also ``read`` (1 + controls,
+            example, state): the belief on test samples, regressed from the best layer on training examples.
     """
     found = {"trained": _answers(model, task, samples, samples.trained, SCORED)}
     with suppress(InputError):  # a model may not support such positions
@@ -136,7 +136,7 @@ def score(task: BenchmarkTask, samples: ScoredSamples, stored: dict[str, Tensor]
     (predictions for other samples).
 
     Raises:
-        InputError: The predictions have a wrong shape.
+        InputError: The predictions have a wrong shape or are not finite.
     """
     asked = task.asked(samples.trained)
     batch = samples.batch(samples.trained, SCORED)
@@ -171,10 +171,7 @@ def _beyond(task: BenchmarkTask, samples: ScoredSamples, stored: dict[str, Tenso
     answers_long = _laws(asked_long, stored, "longest", exact_long)
     beyond = torch.from_numpy(asked_long.positions > length)
     excess = _excess(asked_long, answers_long, exact_long)[:, beyond].mean().item()
-    return {
-        "long_excess": excess,
-        "long_fit_length": TIMES * _fitted(asked_long, batch_long, answers_long, exact_long),
-    }
+    return {"long_excess": excess, "long_fit_length": TIMES * _fitted(asked_long, batch_long, answers_long, exact_long)}
 
 
 def _laws(asked: Target, stored: dict[str, Tensor], name: str, like: Tensor) -> Float64[Tensor, "sample judged output"]:

@@ -51,26 +51,26 @@ def benchmark(
 ) -> Card:
     """Submit a model to HMM-bench: train it on the tasks of a track, score it, and write a submission.
 
-    Each task starts from new initial weights, with fixed steps and samples. Its learning rate is the best of three on a
-    separate seed: a third of the entry's rate, this rate, and three times this rate. The digest of the trained weights
-    seeds the scored samples, so that nobody can train on them.
+    Each task starts from new initial weights, with fixed numbers of steps and samples. Its learning rate is the best of
+    1/3, 1 and 3 times the entry's rate on a separate seed. The digest of the trained weights seeds the scored samples,
+    so that nobody can train on them.
 
     Args:
         model: Any module, a class or function that returns one, a registered name or a mapping with its fields, FILE.py
             with a function ``build(vocab_size, num_outputs, max_length)``, or FILE.py:NAME; see `entry_of`.
-        out: Folder to create for the submission (default: a folder in ``hmm-bench`` with the model's name).
+        out: Folder to create (default: ``hmm-bench`` / the model's name).
         track: "light" (eight tasks) or "full".
         seeds: Number of seeds, each a new training.
         tasks: Tasks to run (default: all of the track); a submission of some tasks is not ranked.
         num_steps: Number of training steps instead of the track's; the submission is then not ranked.
         name: Name in the leaderboard.
-        resume: True resumes the submission in `out`, without repeating finished tasks and seeds.
+        resume: True resumes the submission in `out` after its finished tasks and seeds.
         quiet: True hides the progress.
 
     Raises:
         InputError: The model is invalid or fails on a task, or the track or a task is unknown.
         RefusedError: `out` exists (without `resume`), or contains another entry.
-        DamagedError: A task differs from that of the benchmark.
+        DamagedError: The samples of a task differ from the benchmark's.
     """
     entry, budget = entry_of(model, name=name), BUDGETS.get(track)
     path = Path("hmm-bench") / re.sub(r"[^A-Za-z0-9._-]+", "-", entry.name) if out is None else require_path("out", out)
@@ -91,7 +91,7 @@ def benchmark(
             try_entry(config_of(entry, task, budget, 0), task, entry.layers)
     _open(path, about, entry, resume)
     if not quiet:
-        runs = f"{len(chosen) * seeds} runs and {3 * len(chosen)} for learning rates"
+        runs = f"{len(chosen) * seeds} scored runs and {3 * len(chosen)} runs to choose learning rates"
         tell(f"plan: {runs}, {len(chosen)} tasks, {in_words(range(seeds))}")
     with disk.holding(path / "lock"):
         if os.path.lexists(path / seals.SEAL):
@@ -165,13 +165,13 @@ def _open(path: Path, about: dict[str, Any], entry: BenchmarkEntry, resume: bool
         if not resume:
             raise RefusedError(f"{path}: exists; choose another --out, or add --resume (resume=True in Python)")
         if not os.path.lexists(path / ENTRY):
-            raise InputError(f"{path}: not the folder of a submission")
+            raise InputError(f"{path}: is not the folder of a submission")
         before = store.read_json(path / ENTRY, managed=True)
         differ = [
             key for key in document if key != "not_ranked" and before.get(key) != document[key]
         ]  # shown by "ranked"
         if differ:
-            raise RefusedError(f"{path}: contains another entry ({', '.join(differ)} differ); choose another --out")
+            raise RefusedError(f"{path}: contains another entry (different: {', '.join(differ)}); choose another --out")
         return
     store.make_folder(path.parent)
     with store.new_folder(path, manifest=False) as folder:

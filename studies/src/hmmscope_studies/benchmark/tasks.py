@@ -39,9 +39,9 @@ class BenchmarkTask:
         process: Training process, as data of a registered process.
         layout: Layout, as data of a registered layout; the longest samples are `TIMES` as long.
         target: "observation" or "belief".
-        light: True if the task belongs to the light track.
+        light: True for tasks of the light track.
         scored: Fields of the process that differ for scoring, such as a held-out pool.
-        reads: True if the explained fraction of the exact belief is measured.
+        reads: True if R² of the decoded belief is scored.
         bench: Version of the benchmark.
     """
 
@@ -124,7 +124,7 @@ class BenchmarkTask:
 
 @dataclass(frozen=True)
 class Budget:
-    """Limits of a model on a task.
+    """Training budget and limits of a track.
 
     Attributes:
         track: "light" or "full".
@@ -140,10 +140,7 @@ class Budget:
     seconds: int
 
 
-BUDGETS = {
-    "light": Budget("light", 1200, 32, 250_000, 600),
-    "full": Budget("full", 20_000, 64, 2_000_000, 8 * 3600),
-}
+BUDGETS = {"light": Budget("light", 1200, 32, 250_000, 600), "full": Budget("full", 20_000, 64, 2_000_000, 8 * 3600)}
 
 
 def _sequences(length: int) -> dict[str, Any]:
@@ -153,20 +150,15 @@ def _sequences(length: int) -> dict[str, Any]:
 def _group(name: str, group: str, about: str, **fields: Any) -> BenchmarkTask:
     process = {"name": "word-problem", "group": group, "num_generators": 0 if group == "Z2" else 2}
     return BenchmarkTask(
-        name=name,
-        kind="state tracking",
-        about=about,
-        process=process,
-        layout=_sequences(16),
-        target="belief",
-        **fields,
+        name=name, kind="state tracking", about=about, process=process, layout=_sequences(16), target="belief", **fields
     )
 
 
 def _forgetting(speed: str, follow: float, **fields: Any) -> BenchmarkTask:
     process = {"name": "aliased-cycles", "num_states": 8, "num_symbols": 4, "follow": follow, "show": 0.9}
     about = (
-        f"A noisy cycle of 8 states and 4 symbols; a step follows it with probability {follow}: forgetting is {speed}."
+        f"A noisy cycle of 8 states and 4 symbols, which each step follows with probability {follow} ({speed} "
+        "forgetting)."
     )
     return BenchmarkTask(
         name=f"forget-{speed}",
@@ -190,7 +182,8 @@ _EVERY = (
     BenchmarkTask(
         name="asked-rarely",
         kind="sparse supervision",
-        about="Cyclic-HARD: the state is shown once in sixteen actions, and all actions since then determine it.",
+        about="Cyclic-HARD: the state is shown once in sixteen actions; actions since then determine the current "
+        "state.",
         process={"name": "cyclic-hard", "num_states": 5, "num_symbols": 3, "prediction_rate": 1 / 16},
         layout=_sequences(32),
         light=True,
@@ -198,7 +191,8 @@ _EVERY = (
     BenchmarkTask(
         name="more-states",
         kind="sparse supervision",
-        about="Cyclic-HARD of 8 states: the state is shown once in eight actions, and all actions since then determine it.",
+        about="Cyclic-HARD of 8 states: the state is shown once in eight actions; actions since then determine the "
+        "current state.",
         process={"name": "cyclic-hard", "num_states": 8, "num_symbols": 3, "prediction_rate": 1 / 8},
         layout=_sequences(32),
         light=True,
@@ -280,7 +274,7 @@ TASKS = TASKS_OF[VERSION]
 
 
 def tasks_of(track: str, names: Sequence[str] | None = None, bench: str = VERSION) -> tuple[BenchmarkTask, ...]:
-    """Return the tasks of a track in a version, or the named ones.
+    """Return all tasks, or the named tasks, of a track in a version.
 
     Raises:
         InputError: The track or a task is unknown.
@@ -289,7 +283,7 @@ def tasks_of(track: str, names: Sequence[str] | None = None, bench: str = VERSIO
         raise unknown_name("track", track, BUDGETS)
     found = {task.name: task for task in TASKS_OF[bench] if task.light or track == "full"}
     is_list = names is None or (isinstance(names, Iterable) and not isinstance(names, str))
-    require(is_list, "tasks", "must be a list of names", names)
+    require(is_list, "tasks", "must be a list of task names", names)
     for name in names or ():
         if name not in found:
             raise unknown_name("tasks", name, found)

@@ -31,7 +31,7 @@ def try_entry(config: RunConfig, task: BenchmarkTask, layers: tuple[str, ...] | 
     """Test the untrained model on some samples.
 
     Raises:
-        InputError: The model has no trainable weights or weights that are not real numbers, lacks layers, changes
+        InputError: The model has no trainable weights or weights that are not real numbers, lacks `layers`, changes
             during evaluation, or fails `require_causal`.
     """
     samples = ScoredSamples.of(task, "0" * 16)
@@ -59,7 +59,7 @@ def _require_weights(model: nn.Module) -> None:
     if not any(one.requires_grad for one in weights):
         raise InputError("model: has no weights to train")
     if not all(one.is_floating_point() for one in weights):
-        raise InputError("model: has weights that are not real numbers")
+        raise InputError("model: has weights that are not real numbers; use floating-point weights")
 
 
 def require_causal(model: nn.Module, task: BenchmarkTask, samples: ScoredSamples, count: int) -> None:
@@ -78,7 +78,7 @@ def require_causal(model: nn.Module, task: BenchmarkTask, samples: ScoredSamples
         size = 1 + answers.abs().max()
         answers, again, changed = answers / size, again / size, changed / size
     if not (again - answers).abs().max() <= ROUNDING:
-        raise InputError("model: gives other predictions for the same input")
+        raise InputError("model: gives other predictions for the same input; make evaluation mode deterministic")
     apart = (changed - answers).abs().amax(-1).where(columns <= last[:, None], 0.0)
     if not apart.max() <= ROUNDING:
         place = int(apart.amax(0).argmax())
