@@ -37,7 +37,7 @@ def test_what_moves_is_told_from_what_rests() -> None:
     assert "3 layers of 32" in (found.unit or "")
     assert found.value == pytest.approx(math.log2(14 / 8), abs=0.02)
     assert "Still growing: 3 layers of 32; converged: 1 layer of 32, 2 layers of 32 (by 95 % intervals)." in found.text
-    assert "all fit the sequence" in judged("limits-depth-saturates", growing(lambda n, share: 40.0)).text
+    assert "all depths fit the sequence" in judged("limits-depth-saturates", growing(lambda n, share: 40.0)).text
     swapped_ = judged("limits-depth-saturates", swapped("limits-depth", growing(lambda n, share: 3 * share)))
     assert "Still growing: none" in swapped_.text
 
@@ -45,7 +45,7 @@ def test_what_moves_is_told_from_what_rests() -> None:
 def test_a_layer_more_gets_there_sooner() -> None:
     found = judged("limits-depth-speed", growing(lambda n, share: 16 * share * 2 ** (n - 1) if n else 32.0))
     assert found.value == pytest.approx(-1.0, abs=0.1)
-    assert "no depth gets there" in judged("limits-depth-speed", growing(lambda n, share: 1.0)).text
+    assert "reached by no depth" in judged("limits-depth-speed", growing(lambda n, share: 1.0)).text
 
 
 def test_the_lead_picture_marks_what_has_not_converged() -> None:

@@ -9,11 +9,11 @@ class LimitsArchitecture:
     """A model, given by its fields, and how the experiment uses it.
 
     Attributes:
-        title: Short name in figures, followed by the number of layers except for recurrent networks (one layer).
-        model: Name of the model, and fields other than layers, width and heads.
-        recurrent: True uses one layer, with the width and recipe of the ReLU RNN.
-        has_heads: True if the model has a number of heads.
-        any_length: True if the model can read sequences longer than those of training.
+        title: Short name in figures; the number of layers follows, except for recurrent networks.
+        model: Registered name and fields of the model, without its depth, width and number of heads.
+        recurrent: True trains one layer with the width and recipe of the RNN of [Limits].
+        has_heads: True if the model has the field `num_heads`.
+        any_length: True if the model reads sequences longer than in training.
     """
 
     title: str

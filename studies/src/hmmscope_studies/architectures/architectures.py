@@ -32,15 +32,15 @@ CONSTRUCTED = ("parity", "delta-rule-negative", 1)
 
 @registry.experiment("limits-architectures")
 class Architectures(lab.Experiment):
-    """All architectures on all tasks; recurrent networks have one layer and a separate number of steps."""
+    """Chosen architectures on chosen tasks; recurrent networks have one layer and separate training steps."""
 
     title = "State tracking by recurrent networks, attention and linear recurrences"
     summary = (
         "Several architectures train on the same tasks: recurrent networks of one layer, and Transformers of several "
-        "depths with rotary positions, with linear attention, or with a gated delta rule whose eigenvalues are positive or "
-        "may be negative. The option --plan.architectures adds state space models (which need the extra `models`). Up to "
-        "scale medium all of them see equally many sequences. They are evaluated up to the training length and beyond it; "
-        "on parity they are compared with a network of constructed weights."
+        "depths with rotary positions, with linear attention, or with a gated delta rule whose eigenvalues are "
+        "positive or may be negative. The option --plan.architectures adds state space models (which need the extra "
+        "`models`). Up to scale medium all architectures see equally many sequences. They are evaluated up to the "
+        "training length and beyond it; on parity they are compared with a network of constructed weights."
     )
     num_seeds = lab.Experiment.NUM_SEEDS
     run_columns = ("task", "architecture", "layers")
@@ -349,7 +349,7 @@ def tracking(tables: lab.Tables) -> lab.Measurement:
 
 @lab.claim("limits-architectures-parity")
 def parity(tables: lab.Tables) -> lab.Measurement:
-    """Compare negative with positive eigenvalues; positive ones fail at any depth in finite precision (Grazzi 2025)."""
+    """Compare delta rules by the sign of eigenvalues; positive ones lose parity in finite precision (Grazzi 2025)."""
     task, architecture, layers = CONSTRUCTED
     rows = tables["errors"].where(task=task)
     models = rows.where(predictor="model")
@@ -357,7 +357,7 @@ def parity(tables: lab.Tables) -> lab.Measurement:
         models,
         "task",
         _less(("delta-rule", layers), (architecture, layers), beyond=True),
-        "decrease of the loss beyond the training length",
+        "loss with positive eigenvalues minus that with negative ones, beyond the training length",
     )
     exact = rows.where(predictor="constructed")
     if not exact:

@@ -1,4 +1,4 @@
-"""Point clouds of exact beliefs, and of beliefs read from a network, by layer and training step."""
+"""Point clouds of exact beliefs, and of beliefs decoded from a network, by layer and training step."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ _MOST_FRAMES = 6
 
 
 def cloud_rows(run: Run, count: int, *, over_all: bool) -> list[dict]:
-    """Return packed points: exact beliefs, and those read from the last layer or (`over_all`) each layer and step."""
+    """Return rows of exact beliefs and beliefs decoded from the last layer, or (`over_all`) by layer and step."""
     dataset = run.dataset("probe")
     sequences = dataset.layout.sequence_index
     exact = ExactBeliefs.of(dataset, -(-count // int((sequences == sequences[-1]).sum())))

@@ -1,4 +1,4 @@
-"""Development over training: the predictor that a model behaves like, and when it starts to use its belief."""
+"""Development over training: the simple predictor that a model resembles, and when the model uses its belief."""
 
 import math
 from typing import Any
@@ -32,11 +32,12 @@ class BeliefDevelopment(lab.Experiment):
 
     title = "When can a belief be decoded from a model, and when does the model use it?"
     summary = (
-        "Checkpoints are stored at logarithmically spaced steps. At each checkpoint, predictions are compared with simple "
-        "predictors and with the exact answer, and another belief is written into the layers (as in the experiment "
-        "belief-interventions). The results show which predictors a model resembles one after another, when the belief can "
-        "be decoded, and when the model uses it. For Markov chains that are drawn anew for each sample the known order is: "
-        "uniform predictions, then unigrams, then bigrams of the context."
+        "Checkpoints are stored at logarithmically spaced steps. At each checkpoint, predictions are compared with "
+        "simple predictors and with the optimum (the exact answer), and another belief is written into the layers (as "
+        "in the experiment belief-interventions). The results show which predictors a model resembles one after "
+        "another, when the belief can be decoded, and when the model uses it. For Markov chains that are drawn anew "
+        "for each sample [Induction] reports this order: uniform predictions, then unigrams, then bigrams of the "
+        "context."
     )
     num_seeds = {"smoke": 2, "small": 5, "gpu": 5, "paper": 5}
     run_columns = ("process", "architecture")
@@ -102,8 +103,9 @@ class BeliefDevelopment(lab.Experiment):
                 name="strategies",
                 title="Distance of the model from simple predictors, by training step",
                 caption=(
-                    "Curves show the KL divergence of the model from simple predictors and from the exact answer, by "
-                    "training step; the lowest curve belongs to the nearest predictor. Bands are 95 % intervals over seeds."
+                    "Curves show the KL divergence of the model from simple predictors and from the optimum (exact "
+                    "answer), by training step; the lowest curve belongs to the nearest predictor. Bands are 95 % "
+                    "intervals over seeds."
                 ),
                 panels=tuple(_distances(rows, title) for rows, title in _each(tables["strategies"])),
             ),
@@ -111,11 +113,11 @@ class BeliefDevelopment(lab.Experiment):
                 name="use",
                 title="When the belief can be decoded, and when it is used",
                 caption=(
-                    "Curves show two measures at the layer that encodes the belief best at the end of training. “Read” is "
-                    "R² of the affine map from this layer to the belief. “Used” is how far the prediction moves to the "
-                    "filter's answer if another belief is written there (one: all the way; values below -1 are not shown). "
-                    "The line of untrained controls is their mean R² at their best layer, on other samples. Bands are 95 % "
-                    "intervals."
+                    "Curves show two measures at the layer that encodes the belief best at the end of training. “Read” "
+                    "is R² of the affine map from this layer to the belief. “Used” is the fraction of the KL "
+                    "divergence from the filter's prediction for another belief that is closed by writing this belief "
+                    "into the layer (one: all of it; values below -1 are not shown). The horizontal line is the mean "
+                    "R² of untrained controls at their best layer, on other samples. Bands are 95 % intervals."
                 ),
                 panels=tuple(
                     _use(rows, title, _read_of(tables, title)) for rows, title in _each(_used(tables["interventions"]))
@@ -187,9 +189,14 @@ def _after_warmup(rows: lab.Rows, first: lab.PerSeed[lab.EstimateWithError | Non
     lasts = rows.values("warmup")
     places = [2**place.value for place in first.values() if place is not None]
     if not lasts or not places:
-        return lab.Gate("regime", False, "the number of warm-up steps is not recorded")
+        return lab.Gate(
+            "regime", False, "no model leaves the uniform distribution, or the number of warm-up steps is not recorded"
+        )
     return lab.Gate.regime(
-        min(places), max(lasts), math.inf, "the earliest step at which a seed leaves the uniform distribution"
+        min(places),
+        max(lasts),
+        math.inf,
+        "the earliest training step at which a model becomes closer to unigrams than to uniform predictions",
     )
 
 

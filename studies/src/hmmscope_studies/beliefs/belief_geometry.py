@@ -41,12 +41,13 @@ class BeliefGeometry(lab.Experiment):
     title = "Geometry of belief states in the residual stream"
     summary = (
         "RoFormers are trained to predict the next observation of processes whose beliefs have a known geometry. The "
-        "beliefs of Mess3 form a fractal. The beliefs of RRXOR have four dimensions, and its next-symbol distribution does "
-        "not determine them. No finite HMM generates the quantum process, whose states fill a disc, or the post-quantum "
-        "process, whose states fill a curve. Pairs of Mess3 are independent or coupled through observations or hidden "
-        "states. Affine maps read the exact belief from every layer at every stored step. For pairs, the experiment "
-        "measures whether the stream encodes the joint belief (eight dimensions) or the beliefs of both factors (two "
-        "dimensions each), and whether their subspaces are orthogonal. The control is the untrained network."
+        "beliefs of Mess3 form a fractal. The beliefs of RRXOR have four dimensions, and its next-symbol distribution "
+        "does not determine them. No finite HMM generates the quantum process, whose predictive vectors fill a disc, "
+        "or the post-quantum process, whose predictive vectors fill a curve after a reset. Pairs of Mess3 processes "
+        "(factors) are independent or coupled through observations or hidden states. Affine maps read the exact belief "
+        "from every layer at every stored training step. For pairs, the experiment measures whether the stream encodes "
+        "the joint belief (eight dimensions) or the beliefs of both factors (two dimensions each), and whether their "
+        "subspaces are orthogonal. The control is the untrained network."
     )
     num_seeds = {"smoke": 2, "small": 5, "gpu": 5, "paper": 5}
     run_columns = ("process",)
@@ -139,8 +140,9 @@ def _layers_figure(rows: lab.Rows) -> lab.Figure:
         title="R² of affine maps from each layer to the belief",
         caption=(
             "Curves show R² of an affine map to the exact belief (or predictive vector) after every observation, on "
-            "held-out samples; layer 0 is the embedding. The baseline is a map from the next-symbol distribution; it is at "
-            "one if belief and distribution are affine functions of each other. Bands are 95 % intervals over seeds."
+            "held-out samples; layer 0 is the embedding. The baseline is R² of an affine map from the exact "
+            "next-symbol distribution; it is one if belief and distribution are affine functions of each other. Bands "
+            "are 95 % intervals over seeds."
         ),
         panels=tuple(panel(process) for process in rows.values("process")),
     )
@@ -160,8 +162,8 @@ def _added_figure(rows: lab.Rows) -> lab.Figure:
         name="added",
         title="Fraction of the belief's variance, unexplained before training, that training explains",
         caption=(
-            "Bars show 1 - (1 - R²) / (mean over seeds of 1 - R² before training), where each network is read at the layer "
-            f"that fits its training samples best. Processes with less than {_LEAST_LEFT:g} of the variance unexplained "
+            "Bars show 1 - (1 - R²) / (mean over seeds of 1 - R² before training), with R² of the layer whose affine "
+            f"map fits its training samples best. Processes with less than {_LEAST_LEFT:g} of the variance unexplained "
             "before training are left out. Intervals are 95 % intervals over seeds."
         ),
         panels=(
@@ -295,7 +297,7 @@ def _gains(tables: lab.Tables, processes: tuple[str, ...]) -> dict[str, lab.Effe
 
     for process, own in rows.where(process=processes).by("process").items():
         effects[process] = lab.Effect.pooled(
-            list(own.per_seed(gain).values()), "of the variance that the controls leave unexplained"
+            list(own.per_seed(gain).values()), "of the belief's variance that untrained networks leave unexplained"
         )
     return effects
 
@@ -347,9 +349,12 @@ def factors_apart(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measur
     def removed(of: Callable[[int, str], float]) -> float:
         return (of(1, "factored") - of(0, "factored")) / (1 - of(0, "factored"))
 
-    effects = _by_process(tables, removed, "of the variance that the factors do not explain")
+    effects = _by_process(tables, removed, "of the variance that the factors do not explain before training")
     held = _by_process(tables, lambda of: of(1, "dimension"), "dimensions")
-    text = f"Effective dimensions of the last layer (4 if factors are encoded separately, 8 if jointly): {_said(held)}."
+    text = (
+        "Effective dimensions of the belief in the last layer (4 if factors are encoded separately, 8 if jointly): "
+        f"{_said(held)}."
+    )
     return lab.Measurement(
         effects, text, (lab.Gate.flat(tables, lab.parameter(numbers, "settled"), label=FACTORS[:2]),), FACTORS[:2]
     )
@@ -357,7 +362,7 @@ def factors_apart(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measur
 
 @lab.claim("factors-orthogonal")
 def factors_orthogonal(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measurement:
-    effects = _by_process(tables, lambda of: 1 - of(1, "overlap") / of(0, "overlap"), "of the untrained overlap")
+    effects = _by_process(tables, lambda of: 1 - of(1, "overlap") / of(0, "overlap"), "of the overlap before training")
     held = _by_process(tables, lambda of: of(1, "overlap"), "")
     return lab.Measurement(
         effects,
@@ -383,7 +388,10 @@ def factored_early(tables: lab.Tables) -> lab.Measurement:
     found = list(rows.per_seed(shares).values())
     late = lab.Effect.pooled([share for _, _, share in found])
     text = (
-        f"R² of the belief passes half of its range at steps {sorted(step for step, _, _ in found)}; at the end the factors "
-        f"explain {late.short()} of the variance that the joint belief explains."
+        "R² of the belief passes the middle of its range (by seed) at training steps "
+        f"{sorted(step for step, _, _ in found)}; at the end the factors explain {late.short()} of the variance that "
+        "the joint belief explains."
     )
-    return lab.Measurement(lab.Effect.pooled([gain for _, gain, _ in found], "fraction explained by factors"), text)
+    return lab.Measurement(
+        lab.Effect.pooled([gain for _, gain, _ in found], "of the variance that the joint belief explains"), text
+    )

@@ -81,9 +81,10 @@ class BeliefInterventions(lab.Experiment):
                 name="removed",
                 title="Effect of removing the belief from a layer",
                 caption=(
-                    "The stream is edited so that the affine map decodes the mean belief. Curves show the KL divergence of "
-                    "the prediction from the exact filter's, as a fraction of that of a predictor with the mean belief "
-                    "(one: the whole benefit of the belief is lost). Bands are 95 % intervals over seeds."
+                    "The stream is edited so that the affine map decodes the mean belief. Curves show how much the "
+                    "edit raises the KL divergence from the exact filter's prediction, divided by the rise to the "
+                    "divergence of a predictor with the mean belief (one: the whole benefit of the belief is lost). "
+                    "Bands are 95 % intervals over seeds."
                 ),
                 panels=_panels(tables["interventions"], "ablate", "fraction of the belief's benefit lost"),
             ),
@@ -122,9 +123,8 @@ def _effects(tables: lab.Tables, intervention: str, less: dict[str, str]) -> dic
             return of("trained", "belief") - of(less.get("network", "trained"), less.get("subspace", "belief"))
 
         name = f"{ARCHITECTURES[architecture]} on {PROCESSES[process]}"
-        effects[name] = lab.Effect.pooled(
-            list(rows.per_seed(difference).values()), "of the way to the filter's prediction"
-        )
+        unit = "of the belief's benefit" if intervention == "ablate" else "of the way to the filter's prediction"
+        effects[name] = lab.Effect.pooled(list(rows.per_seed(difference).values()), unit)
     return effects
 
 
@@ -138,7 +138,8 @@ def _least(effects: dict[str, lab.Effect], what: str) -> lab.Measurement:
 def is_used(tables: lab.Tables) -> lab.Measurement:
     return _least(
         _effects(tables, "set", {"network": "untrained"}),
-        "Fraction of the way to the exact prediction after writing a belief, in trained networks minus in untrained ones",
+        "Fraction of the way that predictions move to the filter's prediction for a belief that is written into a "
+        "layer, trained minus untrained networks",
     )
 
 
@@ -146,8 +147,8 @@ def is_used(tables: lab.Tables) -> lab.Measurement:
 def is_special(tables: lab.Tables) -> lab.Measurement:
     return _least(
         _effects(tables, "swap", {"subspace": "random"}),
-        "Fraction of the way to the exact prediction after taking the belief's subspace from another sample, minus the "
-        "fraction after taking random subspaces",
+        "Fraction of the way that predictions move to the filter's prediction for another sample's belief if the "
+        "belief's subspace is taken from this sample, minus the fraction for random subspaces",
     )
 
 
@@ -155,5 +156,6 @@ def is_special(tables: lab.Tables) -> lab.Measurement:
 def is_needed(tables: lab.Tables) -> lab.Measurement:
     return _least(
         _effects(tables, "ablate", {"subspace": "random"}),
-        "Fraction of the belief's benefit lost without its subspace, minus the fraction lost without a random subspace",
+        "Fraction of the belief's benefit (compared with the mean belief) lost without the belief's subspace, minus "
+        "the fraction lost without a random subspace",
     )

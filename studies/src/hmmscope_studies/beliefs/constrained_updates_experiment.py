@@ -19,11 +19,11 @@ class ConstrainedUpdates(lab.Experiment):
 
     title = "How one layer of attention approximates a filter"
     summary = (
-        "Attention sees all symbols at once, so one layer can only add up the evidence of each symbol alone. The resulting "
-        "approximation of the belief is called the constrained belief. It predicts the value vector of each symbol, and "
-        "that attention decays with distance at the rate at which the process forgets. Models of one layer and one head "
-        "are trained on Mess3 with three rates of forgetting, and compared with the prediction; the control is the same "
-        "model before training."
+        "Attention sees all symbols at once, so one layer can only add up the evidence of each symbol alone. The "
+        "resulting approximation of the belief is called the constrained belief. In theory it determines the value "
+        "vector of each symbol, and attention decays with distance at the rate at which the process forgets. Models of "
+        "one layer and one head are trained on Mess3 with three rates of forgetting, and compared with this theory; "
+        "the control is the same model before training."
     )
     num_seeds = {"smoke": 2, "small": 5, "gpu": 5, "paper": 5}
     run_columns = ("process",)
@@ -89,9 +89,9 @@ class ConstrainedUpdates(lab.Experiment):
                 name="pattern",
                 title="Decay of attention with distance",
                 caption=(
-                    "Curves show the mean attention at each distance, divided by that at distance one, at late positions. "
-                    "The predicted values are powers of the second eigenvalue ζ of the transition matrix. Bands are 95 % "
-                    "intervals over seeds."
+                    "Curves show the mean attention at each distance, divided by that at distance one, for queries "
+                    "late in the sequence. The predicted values are powers of the second eigenvalue ζ of the "
+                    "transition matrix. Bands are 95 % intervals over seeds."
                 ),
                 panels=tuple(pattern(name) for name in names),
             ),
@@ -99,10 +99,10 @@ class ConstrainedUpdates(lab.Experiment):
                 name="beliefs",
                 title="Value vectors of symbols, and beliefs decoded after attention",
                 caption=(
-                    "Left: cosine between each symbol's value vector and its predicted evidence (mean over symbols). "
+                    "Left: cosine between each symbol's value vector and the predicted one (mean over symbols). "
                     "Middle: R² of an affine map from the stream between attention and MLP to the constrained belief. "
-                    "Right: R² of such a map to the filter's belief; the predicted value is R² of an affine function of the "
-                    "constrained belief. Intervals are 95 % intervals over seeds."
+                    "Right: R² of such a map to the filter's belief; the predicted value is R² of an affine map from "
+                    "the constrained to the filter's belief. Intervals are 95 % intervals over seeds."
                 ),
                 panels=(
                     readings("values", "Values of symbols", "cosine"),
@@ -140,7 +140,7 @@ def decays(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measurement:
     held = _by_process(rows, lambda own: _mean(own, "trained"), "")
     return lab.Measurement(
         effects,
-        f"Factor by which attention falls with each step of distance: {_said(held)}.",
+        f"Measured factor that multiplies attention with each step of distance: {_said(held)}.",
         (lab.Gate.flat(tables, lab.parameter(numbers, "settled")),),
         wanted,
     )

@@ -22,19 +22,15 @@ class Discovery(Experiment):
 
     title = "Discovery of states and coordinates without labels"
     summary = (
-        "Probes need the exact belief as labels. This experiment uses no labels. States are estimated from the predictions "
-        "of trained RoFormers alone, by the rank of their Hankel matrix and by merging prefixes with equal predictions of "
-        "the future. Coordinates are extracted from the last layer, by principal components, by the extreme points of a "
-        "simplex, and by a sparse dictionary. The results are then compared with the exact answer."
+        "Probes need the exact belief as labels. This experiment uses no labels. States are estimated from the "
+        "predictions of trained RoFormers alone, by the rank of their Hankel matrix and by merging prefixes with equal "
+        "predictions of the future. Coordinates are extracted from the last layer, by principal components, by the "
+        "extreme points of a simplex, and by a sparse dictionary. The results are then compared with the states and "
+        "beliefs of the process."
     )
     num_seeds = {"smoke": 2, "small": 5, "gpu": 5, "paper": 5}
     run_columns = ("process",)
-    sizes = {
-        "smoke": {"samples": 24},
-        "small": {"samples": 384},
-        "gpu": {"samples": 4096},
-        "paper": {"samples": 4096},
-    }
+    sizes = {"smoke": {"samples": 24}, "small": {"samples": 384}, "gpu": {"samples": 4096}, "paper": {"samples": 4096}}
     measure_per_run = True
     groups = {"states": ("states",), "coordinates": ("coordinates",)}
 
@@ -84,10 +80,11 @@ class Discovery(Experiment):
                 name="states",
                 title="Numbers of states and operators, estimated from predictions alone",
                 caption=(
-                    "Left: rank of the Hankel matrix, at the largest gap of its singular values. Middle: number of "
-                    "recurrent states of an automaton, in which prefixes are one state if their predictions differ by at "
-                    "most 0.1 in total variation. Right: distance of the learned operators' predictions from those of the "
-                    "process. The exact process is analysed in the same way. Intervals are 95 % intervals over seeds."
+                    "Left: rank of the Hankel matrix, the number of singular values before their steepest drop. "
+                    "Middle: number of recurrent states of an automaton, in which prefixes share a state if their "
+                    "predictions of the future differ by at most 0.1 in total variation. Right: distance of the "
+                    "learned operators' predictions from those of the process. The exact process is analysed in the "
+                    "same way. Intervals are 95 % intervals over seeds."
                 ),
                 panels=tuple(panels),
             ),
@@ -95,8 +92,9 @@ class Discovery(Experiment):
                 name="coordinates",
                 title="Agreement of the belief with coordinates that are found in the last layer without labels",
                 caption=(
-                    "Left: mean absolute correlation of each coordinate of the belief with its nearest found one. Right: "
-                    "R² of the belief as an affine function of all found coordinates. Intervals are 95 % intervals."
+                    "Left: mean absolute correlation of coordinates of the belief with those coordinates of the layer "
+                    "that match them best. Right: R² of the belief as an affine function of all these coordinates of "
+                    "the layer. Intervals are 95 % intervals."
                 ),
                 panels=tuple(found),
             ),
@@ -127,4 +125,8 @@ def states_counted(tables: Tables) -> Measurement:
     exact = {name: own[0]["exact"] for name, own in rows.by("process").items()}
     effects = _by_process(rows, ("trained",))
     listed = "; ".join(f"{name} {effect.short()}, exact {exact[name]:g}" for name, effect in effects.items())
-    return Measurement(effects, f"Recurrent states of the trained model's predictions: {listed}.", (Gate.flat(tables),))
+    return Measurement(
+        effects,
+        f"Number of recurrent states in the automaton of the trained model's predictions: {listed}.",
+        (Gate.flat(tables),),
+    )

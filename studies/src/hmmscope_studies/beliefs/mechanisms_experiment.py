@@ -26,17 +26,17 @@ _READ = {
 
 @registry.experiment("mechanisms")
 class Mechanisms(lab.Experiment):
-    """RoFormers of two layers on Markov chains in context, Mess3 and RRXOR, component by component."""
+    """Components of two-layer RoFormers on Markov chains in context, Mess3 and RRXOR."""
 
     title = "Which heads, layers and MLPs does a model's prediction need?"
     summary = (
         "Each head, the attention of each layer and each MLP is replaced by its mean over samples, or by its output on "
-        "another sample. The experiment measures the rise of the loss, and the fall of R² of affine maps from the stream "
-        "after that layer. Then single edges are cut: one component receives the mean output of another component instead "
-        "of its output. Models of two layers are trained "
-        "on Markov chains that are drawn anew for each sample, where the circuit of induction heads is known, and on Mess3 "
-        "and RRXOR, which require belief tracking. They are compared with the same models before training, and with an "
-        "induction circuit constructed by hand, whose components have known roles."
+        "another sample. The experiment measures the rise of the loss, and the fall of R² of affine maps from the "
+        "stream after the component's layer. Then single edges are cut: one component receives the mean output of "
+        "another component instead of the actual output. Models of two layers are trained on Markov chains that are "
+        "drawn anew for each sample, where the circuit of induction heads is known, and on Mess3 and RRXOR, which "
+        "require belief tracking. They are compared with the same models before training, and with an induction "
+        "circuit constructed by hand, whose components have known roles."
     )
     num_seeds = {"smoke": 2, "small": 5, "gpu": 5, "paper": 5}
     run_columns = ("process",)
@@ -119,8 +119,8 @@ class Mechanisms(lab.Experiment):
                 title="Rise of the loss if one component does not receive the output of another",
                 caption=(
                     "Colours show the rise of the loss if the component at the bottom receives the mean output of the "
-                    "component at the left instead of its output; all other components receive that output unchanged. Each "
-                    "map has its own colour scale. Values are means over seeds."
+                    "component at the left instead of the actual output; all other components still receive the actual "
+                    "output. Each map has its own colour scale. Values are means over seeds."
                 ),
                 panels=tuple(_edges(*one) for one in _each(edges, ("trained", "constructed"))),
             ),
@@ -266,7 +266,9 @@ def by_which_way(tables: lab.Tables) -> lab.Measurement:
 
     by_seed = rows.per_seed(lambda own: {name: cost(own, name) for name in senders})
     each = {name: lab.Effect.pooled([found[name] for found in by_seed.values()]) for name in senders}
-    effect = lab.Effect.pooled(list(rows.per_seed(more).values()), "loss without the MLP minus that without the head")
+    effect = lab.Effect.pooled(
+        list(rows.per_seed(more).values()), "nats more loss without the MLP's output than without the head's"
+    )
     return lab.Measurement(
         effect,
         f"Rise of the loss in nats if the second layer's attention no longer receives a component's output: {_said(each)}.",

@@ -25,14 +25,14 @@ TASK = "cyclic-det"
 
 @registry.experiment("limits-depth")
 class LimitsDepth(GridExperiment):
-    """The runs of Figures 3 and 6 on Cyclic-DET without curriculum, and runs on longer sequences."""
+    """The runs of [Limits] Figures 3 and 6 on Cyclic-DET without curriculum, and runs on longer sequences."""
 
     title = "Does depth limit the fit length, or the speed of learning?"
     summary = (
-        "Fit lengths of Transformers of growing depth are measured during training, on whole sequences of five states "
-        "under two permutations that generate A5. If depth is a limit, the fit length of each depth converges below the "
-        "sequence length. If depth only sets the speed of learning, more training increases the fit length, so that 2^L "
-        "holds at one budget only."
+        "Fit lengths (positions with an evaluation loss below 0.1) of Transformers of growing depth are measured "
+        "during training on Cyclic-DET: five states, permuted by two actions that generate A5. If depth is a limit, "
+        "the fit length of each depth converges below the sequence length. If depth only sets the speed of learning, "
+        "more training increases the fit length, so that a fit length of 2^L for L layers holds at one budget only."
     )
     num_seeds = lab.Experiment.NUM_SEEDS
     run_columns = ("layers", "longest")
@@ -80,7 +80,7 @@ def _by_depth(rows: lab.Rows) -> lab.Figure:
         name="fit-length-by-depth",
         title="Fit length by number of layers, after all and after parts of the training",
         caption=(
-            "The fit length here is the (interpolated) position at which the evaluation loss, measured once, exceeds "
+            "The fit length here is the (interpolated) position at which the loss of one evaluation exceeds "
             f"{rows[0]['error_rate']:g}. 2^layers is cut at the sequence length. A ring marks a depth that has not "
             "converged, because its fit length changed by 7 % or more over the second half of the training (mean over "
             "seeds). Bands are 95 % intervals over seeds."
@@ -172,7 +172,8 @@ def saturates(tables: lab.Tables) -> lab.Measurement:
     rests = [name for name, low, high in known if low > -LENGTH_AT_REST and high < LENGTH_AT_REST]
     said = "; ".join(f"{name} {effect.short()}" for name, effect in effects.items())
     text = (
-        f"log2 of the factor by which the second half of training lengthens the fit: {said or 'all fit the sequence'}. "
+        "log2 of the factor by which the second half of training multiplies the fit length: "
+        f"{said or 'all depths fit the sequence'}. "
     )
     text += (
         f"Still growing: {', '.join(moving) or 'none'}; converged: {', '.join(rests) or 'none'} (by 95 % intervals)."
@@ -195,7 +196,7 @@ def speed(tables: lab.Tables) -> lab.Measurement:
     said = "; ".join(f"{model_name(n)} {count.value:,.0f}" for n, count in counts.items())
     return lab.Measurement(
         effect,
-        f"Mean number of training sequences until half of the positions stay fitted: {said or 'no depth gets there'}.",
+        f"Mean number of training sequences until half of the positions stay fitted: {said or 'reached by no depth'}.",
     )
 
 

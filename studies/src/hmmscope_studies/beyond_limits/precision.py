@@ -35,9 +35,10 @@ class Precision(lab.Experiment):
 
     title = "How many bits the log-depth Transformer needs"
     summary = (
-        "Theorem 5.2 of [Limits] needs numbers of O(log T) bits. The network runs with every elementary operation rounded "
-        "to p significand bits, and the smallest p with a small error is found. Attention scores must resolve neighbouring "
-        "positions, which needs 2 log2 T + 4 bits. That determines which lengths float32, float16 and bfloat16 can handle."
+        "Theorem 5.2 of [Limits] needs numbers of O(log T) bits. The network runs with every elementary operation "
+        "rounded to p significand bits, and the smallest p with a small error is found. Attention scores must resolve "
+        "neighbouring positions, which needs 2 log2 T + 4 bits. This number determines which lengths T float32, "
+        "float16 and bfloat16 can handle."
     )
     intervals = INTERVALS
     groups = {"precision": ("errors", "smallest"), "types": ("types",)}
@@ -72,7 +73,7 @@ def _samples(product: str, length: int, instances: int) -> tuple[list, torch.Ten
 
 
 def smallest_precision(errors: torch.Tensor, bits: list[int], tolerance: float = TOLERANCE) -> int | None:
-    """Return the smallest number of bits from which on errors are at most `tolerance`; None if the largest fails."""
+    """Return the fewest bits from which on errors are at most `tolerance`; None if the largest number of bits fails."""
     found = None
     for p, error in zip(reversed(bits), reversed(errors.tolist()), strict=True):
         if not error <= tolerance:
@@ -136,8 +137,9 @@ def _smallest_figure(rows: lab.Rows) -> lab.Figure:
         title="Fewest bits for a small error, by sequence length",
         caption=(
             "Curves show the smallest number p of significand bits from which on the error stays at or below "
-            f"{TOLERANCE:g}, if every operation is rounded to p bits (median, with the range over instances; three states). "
-            "The first two curves nearly coincide. Attention needs 2 log2 T + 4 bits to distinguish neighbouring positions."
+            f"{TOLERANCE:g}, if every operation is rounded to p bits (median, with the range over instances; three "
+            "states). The curves of ReLU and exact products nearly coincide. Attention needs 2 log2 T + 4 bits to "
+            "distinguish neighbouring positions."
         ),
         panels=(
             lab.lines(
@@ -201,8 +203,9 @@ def _type_figure(rows: lab.Rows) -> lab.Figure:
         name="number-types",
         title="Largest error, by number type and sequence length",
         caption=(
-            "Colours show the largest error over instances of the ReLU network on cycles of three states. Simulated types "
-            "round to the bits of bfloat16 (8), float16 (11) or float32 (24), without overflow; “run” is torch itself."
+            "Colours show the largest error over instances of the ReLU network on cycles of three states. Simulated "
+            "types round to the bits of bfloat16 (8), float16 (11) or float32 (24), without overflow; “run” is "
+            "computed by torch in float32."
         ),
         panels=(
             panel("16 bits, simulated", {name: (name, "error") for name in ("bfloat16", "float16")}),
@@ -237,7 +240,10 @@ def logarithmic(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measurem
         )
         rates[NAMES[product]] = lab.Effect.pooled(growth["all"]).short()
     said = "; ".join(f"{name} {rate}" for name, rate in rates.items())
-    text = f"Bits per doubling of T, over all lengths: {said}. Scores that resolve 1/T² need 2."
+    text = (
+        f"Bits per doubling of T, over all lengths: {said}. Attention scores that differ by 1/T² between neighbouring "
+        "positions need 2 bits per doubling."
+    )
     gates = [
         lab.Gate.headroom(
             math.log2(lengths[-1] / lengths[0]),

@@ -25,26 +25,23 @@ RATES: dict[int, dict[int, float]] = {32: {0: 0.008, 1: 0.004, 2: 0.004, 3: 0.00
 
 @registry.experiment("limits-law")
 class LimitsLaw(lab.Experiment):
-    """Annealed budgets of Cyclic-DET by depth, in instances shared by all depths and budgets."""
+    """Annealed training budgets on Cyclic-DET by depth; all depths and budgets share process instances."""
 
     title = "Scaling law of the fit length in the number of training sequences, by depth"
     summary = (
-        "Transformers of growing depth and the RNN track five states under two permutations that generate A5. Each model is "
-        "trained at a constant learning rate, and copies of it are annealed at budgets that double, so that each point "
-        "is a finished training. All depths and budgets use the same instances of the process. Two laws for the fit length, "
-        "one linear in the logarithm of the number of sequences and one that saturates, are fitted to all budgets but "
-        "the largest, and tested on it. Then they are extrapolated to the paper's budget; the interval is the union "
-        "of the intervals of both."
+        "Transformers of growing depth and the RNN track five states under two permutations that generate A5. Each "
+        "model is trained at a constant learning rate, and copies of it are annealed at budgets that double, so that "
+        "each point is a finished training. All depths and budgets use the same instances of the process. Two laws for "
+        "the fit length, one linear in the logarithm of the number of sequences and one that saturates, are fitted to "
+        "all budgets but the largest, and tested on the largest. Then they are extrapolated to the paper's budget; the "
+        "interval is the union of the intervals of both laws."
     )
     num_seeds = lab.Experiment.NUM_SEEDS
     run_columns = ("layers", "longest", "steps")
     sizes = {
         scale: {"samples": samples, "least_count": count, "error_rates": [0.05, 0.1], "definition": "prefix"}
         | {"last_epochs": 1}
-        for scale, samples, count in (
-            ("smoke", 64, 8),
-            *((scale, 4096, 256) for scale in ("small", "medium", "gpu")),
-        )
+        for scale, samples, count in (("smoke", 64, 8), *((scale, 4096, 256) for scale in ("small", "medium", "gpu")))
     }
     groups = {"losses": ("positions", "fit-lengths")}
     shapes: dict[str, dict[str, Any]] = {
@@ -328,7 +325,7 @@ def recurrent(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measuremen
     ]
     if points and all(point.hidden for point in points):
         return _to_the_end(tables, deepest, numbers)
-    effect = _at_paper(points, f"doublings of the RNN beyond {model_name(deepest)}", numbers)
+    effect = _at_paper(points, f"doublings of the RNN's fit length above that of {model_name(deepest)}", numbers)
     gates = _gates(tables, {"lead": points}, numbers)
     return lab.Measurement(
         effect,
@@ -373,7 +370,9 @@ def rests(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measurement:
     for layers in _deep(tables, numbers):
         moved = list(lab.ScalingLaw.last_doubling(_points(_lengths(tables, layers, numbers=numbers), numbers)).values())
         if moved:
-            effects[model_name(layers)] = lab.Effect.pooled(moved, "doublings per doubling of training")
+            effects[model_name(layers)] = lab.Effect.pooled(
+                moved, "doublings of the fit length per doubling of the budget"
+            )
     known = {name: effect for name, effect in effects.items() if effect.low is not None and effect.high is not None}
     still = [
         name
@@ -383,8 +382,8 @@ def rests(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measurement:
     said = "; ".join(f"{name} {effect.short()}" for name, effect in effects.items())
     return lab.Measurement(
         effects,
-        f"log2 of the factor by which the last doubling of the budget lengthens the fit: {said or 'all fit the sequence'}. "
-        f"Converged: {', '.join(still) or 'none'}.",
+        "log2 of the factor by which the last doubling of the budget multiplies the fit length: "
+        f"{said or 'all depths fit the sequence'}. Converged: {', '.join(still) or 'none'}.",
     )
 
 

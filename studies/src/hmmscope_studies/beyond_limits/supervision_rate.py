@@ -34,10 +34,11 @@ class LimitsHardDose(lab.Experiment):
 
     title = "Effect of the number of actions per label of the state"
     summary = (
-        "In Cyclic-HARD an action is followed by a label of the state only with a probability, the supervision rate alpha. "
-        "The paper has alpha = 1/120 and finds that no Transformer fits even a constant length, while the RNN does. This "
-        "experiment lowers alpha at a fixed sequence length; at each alpha, the RNN sees as many sequences as the "
-        "Transformers. The paper's alpha, length of 120 and 10^8 sequences are out of reach of two processor cores."
+        "In Cyclic-HARD an action is followed by a label of the state only with a probability, the supervision rate "
+        "alpha. The paper has alpha = 1/120 and finds that no Transformer fits even a constant length, while the RNN "
+        "does. This experiment lowers alpha at a fixed sequence length; at each alpha, the RNN sees as many sequences "
+        "as the Transformers. The paper's alpha, length of 120 and 5·10⁸ sequences are out of reach of two processor "
+        "cores."
     )
     num_seeds = lab.Experiment.NUM_SEEDS
     run_columns = ("actions", "layers")
@@ -179,9 +180,7 @@ def dose_slope(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measureme
         lead = over_seeds(tables["positions"].where(layers=depths), partial(_lead, numbers=numbers), resolution=1.0)
         gates.append(
             lab.Gate.learned(
-                lead,
-                lab.parameter(numbers, "learned"),
-                f"a constant answer, measured in fitted positions ({who}),",
+                lead, lab.parameter(numbers, "learned"), f"a constant answer, measured in fitted positions ({who}),"
             )
         )
     moved = drift(tables[WHILE_TRAINING], lambda own: difference(own, _then), numbers)
@@ -216,22 +215,16 @@ def dose_threshold(tables: lab.Tables, numbers: lab.Numbers = None) -> lab.Measu
     )
     effects = {f"1 in {actions}": found[actions] for actions in sorted(found, reverse=True)}
     deep = each(
-        rows,
-        "actions",
-        lambda own: max(claimed_length(one, numbers).value for n, one in own.by("layers").items() if n),
+        rows, "actions", lambda own: max(claimed_length(one, numbers).value for n, one in own.by("layers").items() if n)
     )
-    flat = each(
-        rows.where(layers=0),
-        "actions",
-        lambda own: claimed_length(own, numbers).value,
-    )
+    flat = each(rows.where(layers=0), "actions", lambda own: claimed_length(own, numbers).value)
     said = "; ".join(
         f"1 in {actions}: {deep[actions].value:.3g} and {flat[actions].value:.3g}"
         for actions in deep
         if actions in flat
     )
     failing = [actions for actions in deep if actions in flat and deep[actions].value < 1 <= flat[actions].value / 2]
-    text = f"Mean 0.1-fit length of the best Transformer and of the RNN, by number of labels per action: {said or 'none'}. "
+    text = f"Mean 0.1-fit length of the best Transformer and of the RNN, by labels per action: {said or 'none'}. "
     rates = ", ".join(f"1 in {a}" for a in failing) or "none"
-    text += f"Label rates at which no depth fits a position and the RNN fits at least two: {rates}."
+    text += f"Label rates at which no Transformer fits one position and the RNN fits at least two: {rates}."
     return lab.Measurement(effects, text)

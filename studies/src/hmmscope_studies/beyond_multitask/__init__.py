@@ -1,1 +1,1 @@
-"""Experiments beyond [MultiTask] on its trainings and theorems; each varies one parameter."""
+"""Experiments that extend the trainings and theorems of [MultiTask]."""

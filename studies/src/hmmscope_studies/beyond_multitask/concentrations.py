@@ -32,7 +32,7 @@ KNOWN, RETRIEVAL = "known-component", "retrieval"
 
 @registry.experiment("multitask-concentrations")
 class Concentrations(lab.Experiment):
-    """N-grams, retrieval and the filter that knows the HMM, on prompts of growing length."""
+    """Predictions by n-grams, the mixture over the pool, and the filter that knows the HMM, on growing prompts."""
 
     title = "On which random HMMs can inference of the HMM exceed n-gram baselines?"
     summary = (
@@ -188,7 +188,7 @@ def predictions(pool: Mixture, new: Mixture, symbols: int, sizes: dict[str, Any]
 
 
 def retrieval(pool: Mixture, new: Mixture, symbols: int, sizes: dict[str, Any]) -> Iterator[tuple[str, dict]]:
-    """Yield scores of the mixture over the pool; new HMMs are scored on the shortest prompts only."""
+    """Yield scores of the Bayes mixture over the pool; new HMMs are scored on the shortest prompts only."""
     kinds = [(POOL, pool, sizes["retrieval_prompts"], {RETRIEVAL: partial(retrieved, pool)})]
     if symbols == min(sizes["symbols"]):
         shares = {

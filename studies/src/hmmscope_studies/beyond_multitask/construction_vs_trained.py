@@ -1,4 +1,4 @@
-"""The network of [MultiTask] Theorem 1 and a trained one, compared with the same instruments."""
+"""The network of [MultiTask] Theorem 1 and a trained one, compared by the same measures."""
 
 from functools import partial
 from typing import Any
@@ -32,15 +32,15 @@ FLAT = 0.1
 
 @registry.experiment(NAME)
 class ConstructionVsTrained(lab.Experiment):
-    """The model of Figures 1 to 7 whose HMMs were shown least often, and the constructed network."""
+    """The model of [MultiTask] Figures 1 to 7 with the largest pool, and the constructed network."""
 
     title = "Does a trained network work like the network of Theorem 1?"
     summary = (
-        "A decoder is trained on a mixture of hidden Markov models and compared with the network of Theorem 1, "
-        "with a causal mask, on the same prompts. The same instruments measure both: which past symbols a layer "
-        "represents, where the identity of the HMM becomes decodable, whether attention depends on positions, which "
-        "positions it selects, how similar the layers are, and whether steps of gradient descent on the demonstrations "
-        "explain what a trained layer adds. The untrained model is the control."
+        "A decoder is trained on a mixture of hidden Markov models and compared with the network of [MultiTask] "
+        "Theorem 1, with a causal mask, on the same prompts. The same instruments measure both: which past symbols a "
+        "layer represents, where the identity of the HMM becomes decodable, whether attention depends on positions, "
+        "which positions it selects, how similar the layers are, and whether steps of gradient descent on the "
+        "demonstrations explain what a trained layer adds. The untrained model is the control."
     )
     num_seeds = {"smoke": 2, "small": 5, "medium": 5, "gpu": 5, "paper": 1}
     groups = {
@@ -152,8 +152,8 @@ def _shuffle_figure(rows: lab.Rows) -> lab.Figure:
         name="position-shuffle",
         title="Does attention depend on the positions of demonstrations?",
         caption="Each attention logit from the last token is compared with the logit of the same key token after whole "
-        "demonstrations are permuted. Curves show the coefficient of variation of centred logits, averaged over heads. A "
-        "layer without variation depends on content alone.",
+        "demonstrations are permuted. Curves show the coefficient of variation of centred logits (minus their mean "
+        "over keys), averaged over heads. A layer without variation depends on content alone.",
         panels=(
             lab.lines(
                 "",
@@ -223,9 +223,9 @@ def _step_figure(rows: lab.Rows) -> lab.Figure:
     return lab.Figure(
         name="gradient-steps",
         title="Does a gradient step explain what a layer adds?",
-        caption="A linear map predicts the output that a layer adds at the last position from the last symbol and "
-        "the symbol frequencies in the prompt. Colours show the gain in R² on held-out prompts if the map also receives the "
-        "change of the prediction by a step of gradient descent.",
+        caption="A linear map predicts the output that a layer adds at the last position from the last symbol and the "
+        "symbol frequencies in the prompt. Colours show the gain in R² on held-out prompts if the map also receives "
+        "the change of the prediction by one step of gradient descent.",
         panels=tuple(
             lab.heatmap(TITLES[name], rows.where(network=name), "step", "layer", **axes)
             for name in ("trained", "untrained")
@@ -250,7 +250,9 @@ def _gates(tables: lab.Tables, numbers: lab.Numbers = None) -> list[lab.Gate]:
             lab.parameter(numbers, "gained", GAINED),
             "the untrained model",
         ),
-        lab.Gate.converged(changes, lab.parameter(numbers, "flat", FLAT), "loss above the optimum (relative change)"),
+        lab.Gate.converged(
+            changes, lab.parameter(numbers, "flat", FLAT), "excess loss (as a fraction of its final value)"
+        ),
     ]
 
 
@@ -259,7 +261,7 @@ def _estimate(row: dict[str, Any], column: str = "value") -> lab.EstimateWithErr
 
 
 def onset(rows: lab.Rows, network: str, target: str, numbers: lab.Numbers = None) -> float | None:
-    """Return the layer where the gain over the untrained network reaches half its maximum; None if below `GAINED`."""
+    """Return the layer at half the maximal gain over the untrained network; None if the maximum is below `GAINED`."""
     kept = rows.where(target=target)
     before = {row["depth"]: row["accuracy"] for row in kept.where(network="untrained")}
     xs, ys = zip(*sorted(before.items()), strict=True)
@@ -295,8 +297,8 @@ def nearer_first(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measure
     found = list(rows.per_seed(later).values())
     backs = [f"previous-{k}" for k in range(1, MAX_DISTANCE + 1)]
     text = (
-        "The onset is the layer where the gain over the untrained network reaches half its maximum. Mean onset in the "
-        f"trained network: {_said(rows, 'trained', backs, numbers)}. In the construction: "
+        "The onset is the layer where the gain in probe accuracy over the untrained network reaches half its maximum. "
+        f"Mean onset in the trained network: {_said(rows, 'trained', backs, numbers)}. In the construction: "
         f"{_said(rows, 'constructed', backs, numbers)}."
     )
     effect = None if all(one is None for one in found) else lab.Effect.pooled(found, "layers")
@@ -317,8 +319,8 @@ def task_after_window(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Me
     added = rows.where(network="trained", target="component").beyond_twins("accuracy")
     highest += f" ({added})" if added else ""
     text = (
-        f"The best accuracy for the identity of the HMM is {highest}. The onset is the layer where the gain over the "
-        "untrained network reaches half its maximum. Mean onset in the trained network: "
+        f"The best probe accuracy for the identity of the HMM is {highest}. The onset is the layer where the gain in "
+        "probe accuracy over the untrained network reaches half its maximum. Mean onset in the trained network: "
         f"{_said(rows, 'trained', ['previous-1', 'component'], numbers)}."
     )
     effect = None if all(one is None for one in found) else lab.Effect.pooled(found, "layers")
@@ -337,5 +339,7 @@ def content_above(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measur
     effects = {name: list(rows.per_seed(partial(halves, network=name)).values()) for name in TITLES}
     differences = [a - b for a, b in zip(effects["trained"], effects["untrained"], strict=True)]
     said = ", ".join(f"{TITLES[name].lower()} {lab.Effect.pooled(found).short()}" for name, found in effects.items())
-    text = f"Variation in the upper half of the layers minus that in the lower half: {said}."
+    text = (
+        f"Variation of attention logits if demonstrations are permuted, upper minus lower half of the layers: {said}."
+    )
     return lab.Measurement(lab.Effect.pooled(differences, "coefficient of variation"), text, _gates(tables, numbers))

@@ -21,13 +21,14 @@ _FEW = [1, 2, 3, 4, 6, 8]
 
 @registry.experiment("multitask-context-length")
 class ContextLength(lab.Experiment):
-    """One decoder per number of observations, compared with the exact error of predictions with the same memory."""
+    """One decoder for each number of observations, compared with the best predictor from the same observations."""
 
     title = "How many observations does a Transformer need?"
     summary = (
         "By Lemma 1 of [MultiTask], the error from keeping only the last k observations falls exponentially in k. A "
         "decoder is trained for each k on windows of one stationary HMM, to predict the next observation. Its distance "
-        "from the filter of the whole past is compared with the exact error of a memory of the same k observations."
+        "from the filter of the whole past is compared with the exact error of the best predictor from the same k "
+        "observations."
     )
     num_seeds = lab.Experiment.NUM_SEEDS
     groups = {"memory": ("errors", "rates")}
@@ -105,9 +106,10 @@ def memory_decay(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measure
         return lab.Measurement(None, "Fewer than three memory lengths have an error above rounding.")
     gamma = rates[0]["observability"]
     text = (
-        f"The memory error falls by a factor of {math.exp(-decay.value):.2f} per additional observation, and ln(error) is "
-        f"closer to a linear function of k than to one of ln(k) by {better.short()} nats. Over the first four observations "
-        f"the decay rate is {rates.effect('rate')}, that of the hidden chain alone {rates.effect('mixing')}; the lemma "
-        f"guarantees c gamma^4 with an unknown c, and gamma^4 is {gamma**4:.3f} here (gamma = {gamma:g})."
+        f"The memory error is multiplied by {math.exp(-decay.value):.2f} with each additional observation, and "
+        f"ln(error) is closer to a linear function of k than to one of ln(k) by {better.short()} nats. Over the first "
+        f"four observations the decay rate is {rates.effect('rate')}, the mixing rate of the hidden chain "
+        f"{rates.effect('mixing')}; the lemma guarantees a rate of c gamma^4 with an unknown c, and gamma^4 is "
+        f"{gamma**4:.3f} here (gamma = {gamma:g})."
     )
     return lab.Measurement({"decay": decay, "exponential or power law": better}, text)

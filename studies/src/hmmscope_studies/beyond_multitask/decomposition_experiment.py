@@ -24,7 +24,7 @@ SCALING = [400, 800, 1600, 3200, 6400, 12800]
 
 @registry.experiment(NAME)
 class ErrorDecomposition(lab.Experiment):
-    """Exact errors of least squares on demonstrations of a reference process and of random ones."""
+    """Exact errors of least squares on demonstrations of a reference process and of random processes."""
 
     title = "Four sources of error of in-context least squares"
     summary = (
@@ -131,9 +131,9 @@ def _stopping_figure(rows: lab.Rows) -> lab.Figure:
         name="early-stopping",
         title="Error by number of gradient steps, for each memory length",
         caption=(
-            "Curves show the total error of gradient descent from zero against the number of steps, for each memory length "
-            "L. With few samples the error rises again, because early stopping regularises. Bands are 95 % intervals over "
-            "sets of demonstrations."
+            "Curves show the total error of gradient descent from zero against the number of steps, for each memory "
+            "length L. With few samples the error rises again after many steps, because early stopping regularises. "
+            "Bands are 95 % intervals over sets of demonstrations."
         ),
         panels=tuple(panel(pick(rows.values("samples"))) for pick in (min, max)),
     )
@@ -223,9 +223,9 @@ def _bound_figure(rows: lab.Rows) -> lab.Figure:
         title="Errors and their bounds on random processes",
         caption=(
             "Points show Euclidean distances and their bounds for random processes with 2 to 5 states, 2 to 4 symbols, "
-            "memories of 1 to 3, 10 to 10,000 samples and 0 to 199 steps, in exact expectation over labels. The errors from "
-            "the sample and from the steps are those of the worst window in the range of the sample covariance. Differences "
-            "below 1e-12 are omitted."
+            "memories of 1 to 3, 10 to 10,000 samples and 0 to 199 steps, with exact means over the next observations. "
+            "The errors from the sample and from the steps are those of the worst window in the range of the sample "
+            "covariance. Differences below 1e-12 are omitted."
         ),
         panels=(
             panel("Total error", "total", "bound"),
@@ -261,7 +261,9 @@ def parts(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measurement:
 @lab.claim("multitask-decomposition-samples")
 def samples(tables: lab.Tables) -> lab.Measurement:
     slopes, ratios = ([row[column] for row in tables["slopes"]] for column in ("slope", "ratio"))
-    text = f"The squared error from the sample is {lab.Effect.pooled(ratios).short()} times the predicted σ² r / n."
+    text = (
+        f"The squared error from the finite sample is {lab.Effect.pooled(ratios).short()} times the predicted σ² r / n."
+    )
     return lab.Measurement(lab.Effect.pooled(slopes, "exponent of n"), text)
 
 

@@ -24,9 +24,9 @@ class HeadCountExperiment(PromptStudy):
     title = "Effect of the number of heads at a fixed width"
     summary = (
         "The construction of Theorem 1 of [MultiTask] uses 2p heads per layer for p symbols, two for each row of the "
-        "matrix that it estimates in context. The same decoder is trained with 1, 2, 4, ... heads of the same total width, "
-        "and evaluated over the test sequence against the exact Bayes mixture. A model of one layer tests whether the task "
-        "needs several layers."
+        "matrix that it estimates in context. The same decoder is trained with 1, 2, 4, ... heads of the same total "
+        "width, and compared with the exact Bayes mixture over the test sequence. A model of one layer tests whether "
+        "the task needs several layers."
     )
     varied = {
         "smoke": {"heads": [1, 2]},
@@ -69,7 +69,7 @@ def more_heads(tables: Tables) -> Measurement:
     effect = excess_less(deep, {"heads": fewest}, {"heads": most}, unit)
     text = (
         f"Excess over the optimum in nats, by number of heads: {listed(counts)}; the construction has {2 * symbols} heads "
-        f"for {symbols} symbols. {better(effect, f'The model with {most}', f'that with {fewest}')}"
+        f"for {symbols} symbols. {better(effect, f'The model with {most} heads', f'that with {fewest}')}"
     )
     return Measurement(
         effect, text, gates=(Gate.equal_tokens(tables), Gate.flat(tables), depth_matters(tables, "heads"))

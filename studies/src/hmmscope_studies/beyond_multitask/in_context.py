@@ -43,18 +43,18 @@ _LOOKS: dict[str, tuple[str, lab.Role]] = {
 
 @registry.experiment(NAME)
 class InContext(lab.Experiment):
-    """A RoFormer trained on random HMMs, and optionally a language model, on lazy noisy chains."""
+    """A RoFormer trained on random HMMs, and optionally a language model, evaluated on lazy noisy chains."""
 
     title = "Predictions of hidden Markov models in context"
     summary = (
-        "How well does a network predict an unseen hidden Markov model from the sequence in its context alone? A RoFormer "
-        "is trained on a new random HMM for every sample; `--measurements.pretrained PATH` adds a pretrained language "
-        "model, which reads the symbols as text. Both predict chains of chosen laziness (mixing time) and noise "
-        "(entropy), and are compared with the exact filter that knows the chain, with Baum-Welch fitted to the same "
-        "prompt with the true number of states, and with in-context n-grams. The context length from which a predictor "
-        f"stays within {TOLERANCE} nats of the filter is its convergence length. The setting follows Dai et al., "
-        "Pre-trained Large Language Models Learn to Predict Hidden Markov Models In-context (NeurIPS 2025). Their optimum "
-        "is the Viterbi algorithm, ours is the exact distribution of the next symbol."
+        "How well does a network predict an unseen hidden Markov model from the sequence in its context alone? A "
+        "RoFormer is trained on a new random HMM for every sample; `--measurements.pretrained PATH` adds a pretrained "
+        "language model, which reads the symbols as text. Both predict chains of chosen laziness (probability of "
+        "staying in a state) and noise, and are compared with the exact filter that knows the chain, with Baum-Welch "
+        "fitted to the same prompt with the true number of states, and with in-context n-grams. The context length "
+        f"from which a predictor stays within {TOLERANCE} nats of the filter is its convergence length. The setting "
+        "follows Dai et al., Pre-trained Large Language Models Learn to Predict Hidden Markov Models In-context "
+        "(NeurIPS 2025). Their optimum is the Viterbi algorithm, ours is the exact distribution of the next symbol."
     )
     num_seeds = {"smoke": 2, "small": 3, "gpu": 5, "paper": 5}
     sizes = by_scale(
@@ -125,8 +125,8 @@ class InContext(lab.Experiment):
             lab.Figure(
                 name="convergence",
                 title="Length of context until the loss is close to the filter's",
-                caption=f"Curves show the number of observations from which on the loss stays within {TOLERANCE} nats of "
-                "the filter's. Means leave out seeds in which the predictor stays farther away.",
+                caption=f"Curves show the number of observations from which on the loss stays within {TOLERANCE} nats "
+                "of the filter's. Means leave out seeds in which the loss never stays that close.",
                 panels=tuple(
                     lab.lines(
                         "",
@@ -203,13 +203,7 @@ def binned(network: str, metric: str, positions: Any, values: Any, edges: list[i
 def baum_welch_rows(hmm: HMM, observations: torch.Tensor, edges: list[int]) -> list[dict[str, Any]]:
     seen = [min(round(edge * 2**0.5), observations.shape[1] - 1) for edge in edges]
     probs = baum_welch_predictions(
-        observations,
-        NUM_STATES,
-        NUM_SYMBOLS,
-        [t - 1 for t in seen],
-        num_restarts=2,
-        num_tries=1,
-        max_iterations=30,
+        observations, NUM_STATES, NUM_SYMBOLS, [t - 1 for t in seen], num_restarts=2, num_tries=1, max_iterations=30
     )
     exact, happened = (
         filter_beliefs(hmm, observations).next_observation[:, [t - 1 for t in seen]],
@@ -228,7 +222,7 @@ def baum_welch_rows(hmm: HMM, observations: torch.Tensor, edges: list[int]) -> l
 
 
 def convergence_rows(rows: lab.Rows) -> list[dict[str, Any]]:
-    """Return rows (network, length, excess): `length` is the position from which `excess` stays small, or None."""
+    """Return rows (network, length, last excess); from position `length`, if any, excess stays below `TOLERANCE`."""
     found = []
     for network, own in rows.where(metric="excess").by("network").items():
         ordered = sorted(own, key=lambda row: row["position"])
@@ -284,4 +278,6 @@ def better_than_baum_welch(tables: lab.Tables) -> lab.Measurement:
             return ours - fitted
 
         effects[name] = lab.Effect.pooled(list(rows.per_seed(less).values()), "nats")
-    return lab.Measurement(effects, f"Nats above the exact filter, network minus Baum-Welch: {_said(effects)}.")
+    return lab.Measurement(
+        effects, f"Excess loss over the exact filter in nats, network minus Baum-Welch: {_said(effects)}."
+    )

@@ -47,10 +47,11 @@ class PoolSize(lab.Experiment):
     title = "Does a model use n-grams, retrieval or inference? Effect of pool size and training"
     summary = (
         "The same decoder is trained on equally many prompts from pools of growing size, so that each HMM is shown "
-        "thousands of times in the smallest pool, and about 16 times (as in the paper) in the largest. The predictions on "
-        "prompts of the pool, of held-out pairs of its parts and of HMMs with new parts are compared with the nearest "
-        "mixture of n-grams, retrieval, and inference over all pairs. Models with stored checkpoints are also measured "
-        "over training."
+        "thousands of times in the smallest pool, and about 16 times (as in the paper) in the largest. The predictions "
+        "on prompts of the pool, of held-out pairs of its parts (an HMM is a pair of a cycle and an emission) and of "
+        "HMMs with new parts are compared with the nearest mixture of n-grams, the Bayes mixture over the pool "
+        "(retrieval), and that over all pairs (inference). Models with stored checkpoints are also measured over "
+        "training."
     )
     num_seeds = lab.Experiment.NUM_SEEDS
     measure_per_run = True
@@ -292,8 +293,8 @@ def _phase_figure(rows: lab.Rows) -> lab.Figure:
         title="Retrieval and inference during training",
         caption=(
             "Left: excess loss (over the filter that knows the HMM) on held-out HMMs minus that on the pool. Right: "
-            "loss of the best in-context n-gram baseline minus that of the model, on unseen HMMs. Both are measured in the "
-            "test sequence; values are means over seeds."
+            "loss of the best in-context n-gram baseline minus that of the model, on unseen HMMs. All losses are "
+            "measured in the test sequence; values are means over seeds."
         ),
         panels=tuple(maps),
     )
@@ -317,10 +318,10 @@ def _transition_figure(rows: lab.Rows) -> lab.Figure:
         title="Inference and retrieval, during training and by prompts per HMM",
         caption=(
             "Inference is the loss of the best n-gram baseline (tuned n-grams, context tree weighting) minus that of "
-            "the model, on unseen HMMs. Retrieval is the excess loss (over the filter that knows the HMM) on held-out HMMs "
-            "minus that on the pool. The first two panels show them by training step, with one curve per pool; the last one "
-            "shows them at the end of training by prompts per HMM. All models train on equally many tokens. Both are "
-            "measured in the test sequence; bands are 95 % intervals over seeds."
+            "the model, on unseen HMMs. Retrieval is the excess loss (over the filter that knows the HMM) on held-out "
+            "HMMs minus that on the pool. The first two panels show inference and retrieval by training step, with one "
+            "curve per pool; the last panel shows both at the end of training by prompts per HMM. All models train on "
+            "equally many tokens. All losses are measured in the test sequence; bands are 95 % intervals over seeds."
         ),
         panels=tuple(panels),
     )
@@ -360,4 +361,4 @@ def _logs(found: Mapping[Any, LevelCrossing | None]) -> lab.PerSeed[lab.Estimate
 
 def _where(found: Mapping[Any, LevelCrossing | None]) -> str:
     said = ", ".join("none" if one is None else f"{one.step:,.0f}" for one in found.values())
-    return f"The difference crosses {RETRIEVES:g} nats at these numbers of prompts per HMM, by seed: {said}."
+    return f"This difference crosses {RETRIEVES:g} nats at these numbers of prompts per HMM, by seed: {said}."

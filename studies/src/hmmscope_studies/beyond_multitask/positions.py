@@ -26,10 +26,10 @@ class Positions(PromptStudy):
 
     title = "Effect of rotary, learned, sinusoidal or no positions"
     summary = (
-        "[MultiTask] uses rotary positions, so that attention depends on distances only, and its construction gathers the "
-        "last observations by a rotation. The same decoder is trained with four position encodings on the same prompts, "
-        "and evaluated over the test sequence against the exact Bayes mixture. A model of one layer tests whether the task "
-        "needs several layers."
+        "[MultiTask] uses rotary positions, so that attention depends on distances only, and its construction gathers "
+        "the last observations by a rotation. The same decoder is trained with four position encodings on the same "
+        "prompts, and compared with the exact Bayes mixture over the test sequence. A model of one layer tests whether "
+        "the task needs several layers."
     )
     varied = {"smoke": _KINDS, "small": _KINDS, "gpu": _KINDS, "paper": _KINDS}
 
@@ -67,7 +67,7 @@ def rotary(tables: Tables) -> Measurement:
     others = [kind for kind in kinds if kind != "rotary"]
     text = f"Excess over the optimum in nats: {listed(kinds)}."
     if "rotary" not in kinds or not others:
-        return Measurement(None, f"{text} There are no two encodings to compare.")
+        return Measurement(None, f"{text} Rotary positions and another encoding were not both measured.")
     best = smallest(others, lambda kind: kinds[kind].value)
     effect = excess_less(
         deep,

@@ -23,10 +23,10 @@ class Rank(PromptStudy):
 
     title = "Does a transition matrix of higher rank need more layers?"
     summary = (
-        "[MultiTask] assumes a transition matrix of low rank d. Its errors depend on d, its number of layers does not. "
-        "Decoders of several depths are trained on prompts from pools of noisy cycles through increasing numbers of states "
-        "with the same symbols. The rank of a cycle is its number of states. They are evaluated over the test sequence "
-        "against the exact Bayes mixture of their own pool."
+        "[MultiTask] assumes a transition matrix of low rank d. The error in Lemma 1 depends on d, but the number of "
+        "layers in Theorem 1 does not. Decoders of several depths are trained on prompts from pools of noisy cycles "
+        "through increasing numbers of states with the same symbols. The rank of a cycle is its number of states. The "
+        "decoders are compared with the exact Bayes mixture over their pool, in the test sequence."
     )
     varied = {
         "smoke": {"ranks": [2, 4], "layers": [1, 2]},
@@ -87,7 +87,7 @@ def layers_by_rank(tables: Tables) -> Measurement:
             rows.where(rank=rank, layers=layers[0]).estimates() - rows.where(rank=rank, layers=layers[-1]).estimates()
         )
 
-    unit = f"gain of {layers[-1]} layers over {layers[0]} at rank {ranks[-1]} minus that at rank {ranks[0]} in nats"
+    unit = f"nats more gain of {layers[-1]} layers over {layers[0]} at rank {ranks[-1]} than at rank {ranks[0]}"
     high, low = gain(ranks[-1]), gain(ranks[0])
     effect = (high - low).effect(unit)
     each = "; at ".join(f"rank {rank}: {listed(excess_by(tables, 'layers', rank=rank))}" for rank in ranks)

@@ -81,7 +81,7 @@ def prompt_config(scale: str, **changes: dict[str, Any]) -> dict[str, Any]:
 
     Args:
         scale: "smoke", "small", "gpu" or "paper".
-        changes: changes by section; ``process`` replaces the section, others update it.
+        changes: fields by section; ``process`` replaces its section, the others update theirs.
 
     Source: [MultiTask] App. B.1 for the sizes at scale "paper".
     """
@@ -131,7 +131,7 @@ def end_rows(run: Run, num_samples: int, *, baselines: bool = True) -> list[dict
 
 
 class PromptStudy(lab.Experiment):
-    """The base configuration with one parameter varied."""
+    """A study that varies one parameter of `prompt_config`."""
 
     num_seeds = lab.Experiment.NUM_SEEDS
     groups = {"end of the prompt": ("end",)}
@@ -180,7 +180,7 @@ def deepest(tables: lab.Tables) -> lab.Tables:
 
 
 def depth_matters(tables: lab.Tables, key: str) -> lab.Gate:
-    """Return the gate which requires that the base beats a one-layer model by `DEPTH_GAIN`.
+    """Require that a one-layer model has a higher excess loss than the deepest, by `DEPTH_GAIN` nats.
 
     Args:
         tables: tables with ``end``, which has one setting with one layer.

@@ -18,7 +18,7 @@ _LOOKS: dict[str, tuple[str, lab.Role]] = {
 
 @registry.experiment("task-patching")
 class TaskPatching(lab.Experiment):
-    """RoFormers on prompts of a mixture of four HMMs; the task of one prompt is patched into another."""
+    """RoFormers on prompts of a mixture of four HMMs; the task (HMM) of one prompt is patched into another."""
 
     title = "Is the task a vector that the model uses?"
     summary = (
@@ -103,9 +103,9 @@ class TaskPatching(lab.Experiment):
                 name="dimensions",
                 title="Effect of patching, by number of dimensions",
                 caption=(
-                    "Curves show how far the predictions move to those of the other HMM's filter, against the number of "
-                    "patched dimensions. The patched layer is the one below the last where patching the whole stream has "
-                    "the largest effect. Bands are 95 % intervals over seeds."
+                    "Curves show how far the predictions move to those of the other HMM's filter, against the number "
+                    "of patched dimensions. Among the layers below the last, the patched layer is that where patching "
+                    "the whole stream has the largest effect. Bands are 95 % intervals over seeds."
                 ),
                 panels=(_by(_at_best(rows), "rank", "dimensions of the subspace"),),
             ),
@@ -157,7 +157,8 @@ def task_is_a_vector(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Mea
     layer = rows.values("layer")[0]
     return lab.Measurement(
         effects,
-        f"Fraction of the way to the other HMM's filter at layer {layer}: {text}.",
+        f"Fraction of the way that predictions move to those of the other HMM's filter, after patching layer {layer}: "
+        f"{text}.",
         _gates(tables, numbers),
         tuple(controls),
     )
@@ -171,5 +172,7 @@ def task_dimensions(tables: lab.Tables) -> lab.Measurement:
     shares = {rank: own.effect() for rank, own in by_rank.items()}
     said = "; ".join(f"{rank}: {effect.short()}" for rank, effect in shares.items() if effect is not None)
     return lab.Measurement(
-        more, f"Fraction of the way to the other HMM's filter, by number of patched dimensions: {said}."
+        more,
+        "Fraction of the way that predictions move to those of the other HMM's filter, by number of patched "
+        f"dimensions: {said}.",
     )

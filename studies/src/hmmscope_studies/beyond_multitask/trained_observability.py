@@ -7,13 +7,7 @@ from hmmscope import HMM, Run, registry, require_process_type
 from hmmscope.lab import Experiment, Figure, MeasuredTables, Measurement, Panel, Rows, Tables, claim, curve, lines
 from hmmscope.schema import require
 from hmmscope_studies.beyond_multitask.studies import untrained_answers, window_config
-from hmmscope_studies.beyond_multitask.windows import (
-    LOOKS,
-    exact_rate,
-    fitted_line,
-    histories_of,
-    window_rows,
-)
+from hmmscope_studies.beyond_multitask.windows import LOOKS, exact_rate, fitted_line, histories_of, window_rows
 
 #: Largest observability in the fit of its exponent, which describes weak observations.
 WEAK = 0.6
@@ -25,10 +19,11 @@ class ObservabilityExperiment(Experiment):
 
     title = "Error of trained models, by observability"
     summary = (
-        "Lemma 1 of [MultiTask] bounds the error of a memory of L observations by d exp(-c gamma^4 L) for rank d, where "
-        "gamma is the observability coefficient of the emissions. The emission is a symmetric channel of chosen gamma over "
-        "the same hidden chain; a decoder is trained for each gamma and each of several memories, and its error is compared "
-        "with the exact error of the same memory. The constant c is unknown, so exponents are fitted and no bound is drawn."
+        "Lemma 1 of [MultiTask] bounds the error of a memory of L observations by d exp(-c gamma^4 L) for rank d, "
+        "where gamma is the observability coefficient of the emissions. The emission is a symmetric channel of chosen "
+        "gamma over the same hidden chain; a decoder is trained for each gamma and each of several memories, and its "
+        "error is compared with that of the best predictor from the same observations. The constant c is unknown, so "
+        "exponents are fitted and no bound is drawn."
     )
     num_seeds = Experiment.NUM_SEEDS
     groups = {"observability": ("errors", "rates")}
@@ -112,7 +107,7 @@ class ObservabilityExperiment(Experiment):
 @claim("multitask-observability-rate")
 def observability_rate(tables: Tables) -> Measurement:
     rates = tables["rates"]
-    slope = rates.per_seed(_rate_slope).effect("nats per observation and unit of observability")
+    slope = rates.per_seed(_rate_slope).effect("nats per observation, per unit of observability")
     each = {gamma: own.effect("rate") for gamma, own in sorted(rates.by("observability").items())}
     listed = ", ".join(f"{gamma:g}: {rate}" for gamma, rate in each.items() if rate is not None)
     return Measurement(slope, f"Decay rate of the exact memory error, by observability: {listed}. {_slowed(rates)}")

@@ -57,10 +57,7 @@ def window_rows(run: Run, histories: Histories, memory: int) -> list[dict[str, A
     }
     rows = []
     for predictor, law_NV in laws.items():
-        metrics = {
-            "excess": divergence(exact_NV, law_NV),
-            "total_variation": (exact_NV - law_NV).abs().sum(1) / 2,
-        }
+        metrics = {"excess": divergence(exact_NV, law_NV), "total_variation": (exact_NV - law_NV).abs().sum(1) / 2}
         if predictor in ("model", "untrained"):
             metrics["learning"] = divergence(best_NV, law_NV)
         for metric, values in metrics.items():
@@ -78,8 +75,8 @@ def exact_rate(histories: Histories, hmm: HMM, lengths: list[int]) -> dict[str, 
     """Return the decay rate of the exact memory error, and the mixing rate of the hidden chain.
 
     Returns:
-        ``rate``: -d ln(E TV(P, P_k)) / dk, nats per observation, or None.
-        ``mixing``: -ln of the second eigenvalue of the transition matrix.
+        ``rate``: -d ln(E TV(P, P_k)) / dk, nats per observation; None unless two errors exceed rounding.
+        ``mixing``: -ln |λ| for the second eigenvalue λ of the transition matrix.
     """
     errors = [float(histories.distances(length).prediction.mean()) for length in lengths]
     used = [(length, error) for length, error in zip(lengths, errors, strict=True) if error > _ROUNDING]
@@ -106,7 +103,7 @@ def decay_rate(errors: Mapping[int, float], numbers: Numbers = None) -> float | 
 
 
 def exponential_rather(errors: Mapping[int, float], numbers: Numbers = None) -> float | None:
-    """Return by how much an exponential fits the errors better than a power law, in nats."""
+    """Return the RMS residual of ln(error) for a power law minus that for an exponential, in nats."""
     points = {
         float(k): math.log(error) for k, error in errors.items() if error > parameter(numbers, "rounding", _ROUNDING)
     }

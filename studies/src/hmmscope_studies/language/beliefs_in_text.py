@@ -48,10 +48,7 @@ def belief_tables(reader: Reader, sizes: dict[str, Any]) -> MeasuredTables:
 
 
 def _moved(
-    models: dict[str, HuggingFaceModel],
-    dataset: ProcessDataset,
-    best: dict[str, str],
-    sizes: dict[str, Any],
+    models: dict[str, HuggingFaceModel], dataset: ProcessDataset, best: dict[str, str], sizes: dict[str, Any]
 ) -> list[dict[str, Any]]:
     count, rows = sizes["belief_samples"], []
     for network, model in models.items():

@@ -1,4 +1,4 @@
-"""A language model from Transformers, and its controls."""
+"""A language model of the library transformers, and its controls."""
 
 import copy
 import hashlib
@@ -55,10 +55,10 @@ class Reader:
 
 
 def reader_of(source: str, num_symbols: int, seed: int, chain: int = 0) -> Reader:
-    """Build a reader with names drawn for a chain.
+    """Return a reader with letters drawn for chain number `chain`.
 
     Raises:
-        InputError: The folder does not exist, or Transformers is not installed.
+        InputError: The folder contains no model, or transformers is not installed.
     """
     advice = "must be the folder of a language model; python -m hmmscope.interop.smollm2 smollm2-135m writes one"
     needed = ("config.json", "tokenizer.json")
@@ -72,11 +72,11 @@ def reader_of(source: str, num_symbols: int, seed: int, chain: int = 0) -> Reade
 
 @dataclass(frozen=True)
 class LazyChainExample:
-    """A lazy noisy chain by seed.
+    """A lazy noisy chain and its reader.
 
     Attributes:
         seed: Seed of parameters and samples.
-        reader: Language model that reads the chain's letters.
+        reader: Language model with letters for the symbols.
     """
 
     stay: float

@@ -6,16 +6,7 @@ from typing import Any
 import numpy as np
 from torch import nn
 
-from hmmscope import (
-    ProcessDataset,
-    Run,
-    SequenceLayout,
-    entropy_rate,
-    evaluate,
-    lab,
-    mixing_time,
-    registry,
-)
+from hmmscope import ProcessDataset, Run, SequenceLayout, entropy_rate, evaluate, lab, mixing_time, registry
 from hmmscope.analysis import inference_mode
 from hmmscope.interop import HuggingFaceModel
 from hmmscope.ties import largest, smallest
@@ -239,10 +230,7 @@ def _by_context(rows: lab.Rows, metric: str, title: str, y_label: str) -> lab.Fi
         return lab.lines(f"staying: {stay:g}", *series, x_label="observations seen", y_label=y_label, log_x=True)
 
     return lab.Figure(
-        name=metric,
-        title=title,
-        caption=caption,
-        panels=tuple(panel(stay) for stay in kept.values("stay")),
+        name=metric, title=title, caption=caption, panels=tuple(panel(stay) for stay in kept.values("stay"))
     )
 
 
@@ -291,9 +279,9 @@ def _moved_figure(rows: lab.Rows) -> lab.Figure:
     return lab.Figure(
         name="interventions",
         title="Effect of writing another belief into the stream",
-        caption="Bars show how far the next prediction moves to the exact filter's prediction for the written belief (one: "
-        "all the way), and how far it moves after a random change of equal size. The belief is written at the layer above "
-        "the input that encodes it best.",
+        caption="Bars show how far the next prediction moves to the exact filter's prediction for the written belief "
+        "(one: all the way), and how far it moves after a random change of equal size. Among the layers above the "
+        "input, the belief is written into that which encodes it best.",
         panels=(lab.bars("", *own, categories=kinds, y_label="fraction of the way"),),
     )
 
@@ -408,13 +396,16 @@ def belief(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measurement:
     beside = _short(_of(tables["beyond"], "shuffled").effect())
     random = _of(tables["interventions"], "trained").where(subspace="random").effect()
     text = (
-        f"Held-out R² of the belief at the best layer: {listed}; from the exact prediction alone {_short(alone.effect())}. "
-        f"Of the variance that untrained controls leave unexplained, shuffled weights explain {beside}. A random change "
-        f"of the layer moves the prediction {_short(random)} of the way to the filter's. The language model"
+        f"Held-out R² of the belief at the best layer: {listed}; from the exact prediction alone "
+        f"{_short(alone.effect())}. Shuffled weights explain {beside} of the variance that untrained controls leave "
+        f"unexplained. A random change of the layer moves the prediction {_short(random)} of the way to the filter's. "
+        "The language model"
     )
     scored = tables.get("rrxor", lab.Rows())
     gap = _of(scored, "untrained").less(_of(scored, "trained"), unit="nats")
-    unknown = lab.Gate("learned", False, "the distance of its predictions on RRXOR from the filter is not recorded")
+    unknown = lab.Gate(
+        "learned", False, "the distance of the model's predictions on RRXOR from the filter is not recorded"
+    )
     gate = (
         unknown
         if gap is None
@@ -430,7 +421,9 @@ def _best(rows: lab.Rows) -> lab.PerSeed[Any]:
 def _several(effects: dict[str, lab.Effect | None], text: str, gates: tuple[lab.Gate, ...]) -> lab.Measurement:
     known = {name: found for name, found in effects.items() if found is not None}
     shown = {"counting": "best n-gram baseline", "slow less fast": "slowest minus fastest chains"}
-    shown["noisy less clear"] = "noisiest minus least noisy chains"
+    shown |= {"noisy less clear": "noisiest minus least noisy chains", "read": "fraction of this variance explained"}
+    shown["beyond the prediction"] = "R² minus that of the exact prediction"
+    shown["used"] = "way moved by writing a belief, minus that before training"
     said = "; ".join(f"{shown.get(name, name)} {found.short()}" for name, found in known.items())
     return lab.Measurement(known, f"{text}: {said}.", gates=gates, required=tuple(effects), compute_used=SPENT)
 

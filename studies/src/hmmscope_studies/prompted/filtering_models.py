@@ -13,8 +13,8 @@ class FilteringArchitecture:
         model: Name and fields of the model.
         rate: Learning rate, see protocols/README.md.
         engine: Training engine, "compiled" if it supports the model.
-        compile: True uses torch.compile, where it saves a third of the step time.
-        any_length: True if the model can read sequences longer than those of training.
+        compile: True uses torch.compile, which saves a third of the step time.
+        any_length: True if the model reads sequences longer than in training.
     """
 
     title: str

@@ -29,18 +29,19 @@ NATS = "nats above the filter"
 
 @registry.experiment("header-filtering")
 class HeaderFiltering(lab.Experiment):
-    """Architectures on new HMMs of several sizes that a header states, with annealed training budgets."""
+    """Architectures with annealed training budgets, on new HMMs of several sizes that the prompt describes."""
 
     title = "Filtering an HMM given in the prompt"
     summary = (
-        "Every sample has a new HMM, whose matrices are given in the prompt. Memorisation is impossible, and the optimum "
-        "is exact: the filter of the given HMM. Three papers of 2025 report that Transformers filter in this setting, and "
-        "that LSTMs fail; [Limits] finds RNNs better than Transformers on every HMM. This experiment compares all of them. "
-        "Networks with similar numbers of parameters are trained with budgets that double (each with an annealed learning "
-        "rate), and compared after equally many samples and after equal processor time. They are tested up to their "
-        "training length, up to four times that length, and on slowly mixing and nearly deterministic HMMs that training "
-        "left out. It also measures whether layers encode the belief and the header's matrices, and whether editing the "
-        "header moves the answers to those of the filter of the edited HMM."
+        "Every sample has a new HMM, whose matrices are given in the prompt. Memorisation is impossible, and the "
+        "optimum is exact: the filter of the given HMM. Three papers of 2025 report that Transformers filter in this "
+        "setting, and that LSTMs fail; [Limits] finds RNNs better than Transformers on every HMM. This experiment "
+        "compares these architectures. Networks with similar numbers of parameters are trained with budgets that "
+        "double (each with an annealed learning rate), and compared after equally many samples and after equal "
+        "processor time. They are tested up to their training length, up to four times that length, and on slowly "
+        "mixing and nearly deterministic HMMs that training left out. It also measures whether layers encode the "
+        "belief and the header's matrices, and whether editing the header moves the predictions to those of the filter "
+        "of the edited HMM."
     )
     num_seeds = lab.Experiment.NUM_SEEDS
     run_columns = ("size", "architecture", "steps")
@@ -58,10 +59,7 @@ class HeaderFiltering(lab.Experiment):
         "small": {"samples": 1024, "hmms": 1024, "fits": 16, "read": 384, "intervened": 128},
         "medium": {"samples": 2048, "hmms": 4096, "fits": 32, "read": 768, "intervened": 256},
     }
-    groups = {
-        "scores": ("learning", "places", "positions"),
-        "inside": ("belief", "memory", "edits", "moves", "heads"),
-    }
+    groups = {"scores": ("learning", "places", "positions"), "inside": ("belief", "memory", "edits", "moves", "heads")}
 
     def choices(self, scale: str) -> dict[str, Any]:
         return dict(self.shapes[scale])
@@ -277,12 +275,7 @@ def _calibration_figure(rows: lab.Rows) -> lab.Figure:
     )
 
 
-_PLACES = {
-    HERE: "as trained",
-    BEYOND: f"beyond, up to {TIMES} T",
-    "slow": "slowly mixing",
-    "sharp": "nearly certain",
-}
+_PLACES = {HERE: "as trained", BEYOND: f"beyond, up to {TIMES} T", "slow": "slowly mixing", "sharp": "nearly certain"}
 
 
 def _places_figure(rows: lab.Rows) -> lab.Figure:
@@ -330,9 +323,10 @@ def _edits_figure(rows: lab.Rows) -> lab.Figure:
         name="edits",
         title="Response of the predictions to an edit of one header entry",
         caption=(
-            "Bars show 1 - D(new filter, model after the edit) / D(new filter, model before), where D is the KL divergence "
-            "over the later half of the observations, which are unchanged. One means that the model filters with the new "
-            "HMM, and zero that it ignores the edit. Intervals are 95 % over seeds."
+            "Bars show 1 - D(new filter, model after the edit) / D(new filter, model before the edit), where the new "
+            "filter is that of the edited HMM, and D is the KL divergence over the later half of the observations, "
+            "which are unchanged. One means that the model filters with the new HMM, and zero that it ignores the "
+            "edit. Intervals are 95 % over seeds."
         ),
         panels=_each(rows, panel),
     )
