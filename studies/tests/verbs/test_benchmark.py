@@ -349,7 +349,7 @@ def test_version_one_stays_readable(entered, tmp_path, monkeypatch, capsys):
     assert main(["benchmark", "--leaderboard", str(tmp_path / "all")]) == 0
     assert "# HMM-bench 1: leaderboard" in capsys.readouterr().out
     shutil.copytree(entered / "out", tmp_path / "all" / "new")
-    failing("contains versions 1, 2; give each version a folder of its own", read_cards, tmp_path / "all")
+    failing("contains cards of HMM-bench 1, 2; give each version a folder", read_cards, tmp_path / "all")
 
 
 def test_an_interrupted_submission_goes_on_to_the_same_card(entered, tmp_path, monkeypatch):

@@ -34,10 +34,9 @@ class BeliefDevelopment(lab.Experiment):
     summary = (
         "Checkpoints are stored at logarithmically spaced steps. At each checkpoint, predictions are compared with "
         "simple predictors and with the optimum (the exact answer), and another belief is written into the layers (as "
-        "in the experiment belief-interventions). The results show which predictors a model resembles one after "
-        "another, when the belief can be decoded, and when the model uses it. For Markov chains that are drawn anew "
-        "for each sample [Induction] reports this order: uniform predictions, then unigrams, then bigrams of the "
-        "context."
+        "in the experiment belief-interventions). The results show which predictors a model resembles in turn, when "
+        "the belief can be decoded, and when the model uses it. For Markov chains that are drawn anew for each sample "
+        "[Induction] reports this order: uniform predictions, then unigrams, then bigrams of the context."
     )
     num_seeds = {"smoke": 2, "small": 5, "gpu": 5, "paper": 5}
     run_columns = ("process", "architecture")
@@ -103,9 +102,8 @@ class BeliefDevelopment(lab.Experiment):
                 name="strategies",
                 title="Distance of the model from simple predictors, by training step",
                 caption=(
-                    "Curves show the KL divergence of the model from simple predictors and from the optimum (exact "
-                    "answer), by training step; the lowest curve belongs to the nearest predictor. Bands are 95 % "
-                    "intervals over seeds."
+                    "Curves show the KL divergence of the model from simple predictors and the optimum (exact answer), "
+                    "by step; the lowest curve belongs to the nearest predictor. Bands are 95 % intervals over seeds."
                 ),
                 panels=tuple(_distances(rows, title) for rows, title in _each(tables["strategies"])),
             ),

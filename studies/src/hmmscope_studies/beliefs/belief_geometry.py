@@ -312,7 +312,8 @@ def beliefs_are_linear(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.M
     effects = _gains(tables, wanted)
     return lab.Measurement(
         effects,
-        f"Training explains these fractions of the variance that is unexplained before it: {_said(effects)}.",
+        "Training explains these fractions of the belief's variance that untrained networks leave unexplained: "
+        f"{_said(effects)}.",
         (lab.Gate.flat(tables, lab.parameter(numbers, "settled"), label=wanted),),
         wanted,
     )
@@ -324,7 +325,8 @@ def beliefs_beyond_hmms(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.
     effects = _gains(tables, wanted)
     return lab.Measurement(
         effects,
-        f"Training explains these fractions of the variance that is unexplained before it: {_said(effects)}.",
+        "Training explains these fractions of the predictive vectors' variance that untrained networks leave "
+        f"unexplained: {_said(effects)}.",
         (lab.Gate.flat(tables, lab.parameter(numbers, "settled"), label=wanted),),
         wanted,
     )
@@ -388,7 +390,7 @@ def factored_early(tables: lab.Tables) -> lab.Measurement:
     found = list(rows.per_seed(shares).values())
     late = lab.Effect.pooled([share for _, _, share in found])
     text = (
-        "R² of the belief passes the middle of its range (by seed) at training steps "
+        "R² of the belief passes the middle of its range at training steps (by seed) "
         f"{sorted(step for step, _, _ in found)}; at the end the factors explain {late.short()} of the variance that "
         "the joint belief explains."
     )

@@ -101,8 +101,8 @@ class ConstrainedUpdates(lab.Experiment):
                 caption=(
                     "Left: cosine between each symbol's value vector and the predicted one (mean over symbols). "
                     "Middle: R² of an affine map from the stream between attention and MLP to the constrained belief. "
-                    "Right: R² of such a map to the filter's belief; the predicted value is R² of an affine map from "
-                    "the constrained to the filter's belief. Intervals are 95 % intervals over seeds."
+                    "Right: R² of an affine map from the same stream to the filter's belief; the predicted value is R² "
+                    "of such a map from the constrained belief. Intervals are 95 % intervals over seeds."
                 ),
                 panels=(
                     readings("values", "Values of symbols", "cosine"),

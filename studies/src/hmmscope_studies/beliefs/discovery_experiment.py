@@ -25,8 +25,8 @@ class Discovery(Experiment):
         "Probes need the exact belief as labels. This experiment uses no labels. States are estimated from the "
         "predictions of trained RoFormers alone, by the rank of their Hankel matrix and by merging prefixes with equal "
         "predictions of the future. Coordinates are extracted from the last layer, by principal components, by the "
-        "extreme points of a simplex, and by a sparse dictionary. The results are then compared with the states and "
-        "beliefs of the process."
+        "extreme points of a simplex, and by a sparse dictionary. The results are compared with the states and beliefs "
+        "of the process."
     )
     num_seeds = {"smoke": 2, "small": 5, "gpu": 5, "paper": 5}
     run_columns = ("process",)
@@ -78,7 +78,7 @@ class Discovery(Experiment):
         return [
             Figure(
                 name="states",
-                title="Numbers of states and operators, estimated from predictions alone",
+                title="Numbers of states, and learned operators, estimated from predictions alone",
                 caption=(
                     "Left: rank of the Hankel matrix, the number of singular values before their steepest drop. "
                     "Middle: number of recurrent states of an automaton, in which prefixes share a state if their "

@@ -267,7 +267,7 @@ def by_which_way(tables: lab.Tables) -> lab.Measurement:
     by_seed = rows.per_seed(lambda own: {name: cost(own, name) for name in senders})
     each = {name: lab.Effect.pooled([found[name] for found in by_seed.values()]) for name in senders}
     effect = lab.Effect.pooled(
-        list(rows.per_seed(more).values()), "nats more loss without the MLP's output than without the head's"
+        list(rows.per_seed(more).values()), "nats more loss without the first MLP's output than without the head's"
     )
     return lab.Measurement(
         effect,

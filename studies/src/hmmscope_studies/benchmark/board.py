@@ -88,15 +88,15 @@ def read_cards(folder: str | Path, check: str = "card") -> list[dict[str, Any]]:
             card = _read_card(path)
             if path.name != _file_name(card):
                 raise DamagedError(
-                    f"{path}: does not match the digest in its name, which should be {_file_name(card)}; copy the card "
-                    "again with --copy-card"
+                    f"{path}: does not match the digest in its name (expected {_file_name(card)}); copy the card again "
+                    "with --copy-card"
                 )
             found.append(card)
     if not found:
         raise InputError(f"{place}: contains no finished submission and no card")
     if len(versions := {card["bench"] for card in found}) > 1:
         raise InputError(
-            f"{place}: contains versions {', '.join(sorted(versions))}; give each version a folder of its own"
+            f"{place}: contains cards of HMM-bench {', '.join(sorted(versions))}; give each version a folder of its own"
         )
     return sorted(found, key=lambda card: (card["track"], not card["ranked"], -card["solved"]["value"], card["name"]))
 

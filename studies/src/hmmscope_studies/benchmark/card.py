@@ -53,7 +53,8 @@ def make_card(
     """Return the contents of ``card.json``.
 
     Args:
-        about: Description of the entry: name, track, seeds, digest or fields, declared costs, and whether it is ranked.
+        about: Description of the entry: name, track, seeds, file digest or fields, declared costs, and whether it is
+            ranked.
         tasks: Tasks in the order of the rows.
         measured: Results for each task, one per seed.
     """

@@ -264,7 +264,7 @@ def _require_alike(part: Path, task: BenchmarkTask, samples: ScoredSamples, stor
         apart = (one[:1] - other[:1] if name == "read" else one - other).abs().max().item()
         if not apart <= ALIKE:
             raise DamagedError(
-                f"{part / PREDICTIONS}: {name} differs by up to {apart:.2g} from the model's predictions (allowed: "
+                f"{part / PREDICTIONS}: {name} differs by up to {apart:.2g} from the model's predictions (limit "
                 f"{ALIKE:g})"
             )
 

@@ -1,4 +1,4 @@
-"""Permanent digests of HMM-bench's tasks by version, and the words in these digests."""
+"""Permanent digests of HMM-bench's tasks by version, and the descriptions that enter these digests."""
 
 DIGESTS = {
     "1": {

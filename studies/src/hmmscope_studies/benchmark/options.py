@@ -20,7 +20,7 @@ class BenchmarkOptions(OverrideOptions):
         default=(),
     )
     out: str | None = said("write the submission into this new folder (default: hmm-bench/MODEL)", metavar="DIR")
-    track: str = said("light (minutes on one core) or full (hours)", "light")
+    track: str = said("tasks to run: light (minutes on one core) or full (hours)", "light")
     num_seeds: int = said("train once for each of the seeds 0 to N-1", 1, metavar="N")
     tasks: str | None = said("run only these tasks of the track; the submission is then not ranked", metavar="A,B")
     steps: int | None = said("train for N steps per task; the submission is then not ranked", metavar="N")

@@ -32,7 +32,7 @@ def choose_rate(
         configure: Function (learning rate) -> configuration of a training with `SEARCH_SEED`.
         task: The task.
         training: Training recipe of the entry.
-        work: Folder for the trainings, which are removed.
+        work: Folder for the trainings, removed afterwards.
 
     Raises:
         NonFiniteError: Training diverges at every rate.

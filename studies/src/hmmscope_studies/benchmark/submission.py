@@ -51,7 +51,7 @@ def benchmark(
 ) -> Card:
     """Submit a model to HMM-bench: train it on the tasks of a track, score it, and write a submission.
 
-    Each task starts from new initial weights, with fixed numbers of steps and samples. Its learning rate is the best of
+    Each task starts from new initial weights, with fixed numbers of steps and samples. The learning rate is the best of
     1/3, 1 and 3 times the entry's rate on a separate seed. The digest of the trained weights seeds the scored samples,
     so that nobody can train on them.
 
@@ -103,9 +103,9 @@ def benchmark(
                 if not part.is_dir():
                     measured = _enter(entry, task, budget, seed, path, part)
                     if not quiet:
-                        solved, seconds = measured["scores"]["share_solved"], measured["seconds"]
-                        rate = f"learning rate {measured['learning_rate']:g}"
-                        say(f"{task.name}, seed {seed}: {solved:.3f} solved, {rate}, {seconds:.1f} seconds on one core")
+                        solved, rate = measured["scores"]["share_solved"], measured["learning_rate"]
+                        spent = f"learning rate {rate:g}, {measured['seconds']:.1f} seconds on one core"
+                        say(f"{task.name}, seed {seed}: fraction solved {solved:.3f}, {spent}")
         card = make_card(about, chosen, read_measured(path, chosen, seeds))
         store.write_json(path / CARD, card)
         store.write_text(path / TEXT, as_text(card) + "\n")

@@ -157,8 +157,7 @@ def _group(name: str, group: str, about: str, **fields: Any) -> BenchmarkTask:
 def _forgetting(speed: str, follow: float, **fields: Any) -> BenchmarkTask:
     process = {"name": "aliased-cycles", "num_states": 8, "num_symbols": 4, "follow": follow, "show": 0.9}
     about = (
-        f"A noisy cycle of 8 states and 4 symbols, which each step follows with probability {follow} ({speed} "
-        "forgetting)."
+        f"A noisy cycle of 8 states and 4 symbols, followed with probability {follow} per step ({speed} forgetting)."
     )
     return BenchmarkTask(
         name=f"forget-{speed}",

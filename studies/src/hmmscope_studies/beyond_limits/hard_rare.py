@@ -13,9 +13,9 @@ class LimitsHardRare(LimitsHardDose):
 
     title = "Cyclic-HARD with one label of the state per 128 actions"
     summary = (
-        "In the paper's Cyclic-HARD one in 120 actions is followed by a label of the state, and no Transformer fits it at "
-        "any length. This experiment has one label per 128 actions, on sequences of 32. It trains on four times as many "
-        "sequences as limits-hard-dose with one label per 32 actions, so that the number of labels is equal."
+        "In the paper's Cyclic-HARD one in 120 actions is followed by a label of the state, and no Transformer fits it "
+        "at any length. This experiment has one label per 128 actions, on sequences of 32 actions. It trains on four "
+        "times as many sequences as limits-hard-dose with one label per 32 actions, for equally many labels."
     )
     num_seeds = {"smoke": 2, "medium": 3}
     sizes = {scale: LimitsHardDose.sizes[scale] for scale in ("smoke", "medium")}

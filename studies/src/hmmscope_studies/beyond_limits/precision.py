@@ -204,8 +204,8 @@ def _type_figure(rows: lab.Rows) -> lab.Figure:
         title="Largest error, by number type and sequence length",
         caption=(
             "Colours show the largest error over instances of the ReLU network on cycles of three states. Simulated "
-            "types round to the bits of bfloat16 (8), float16 (11) or float32 (24), without overflow; “run” is "
-            "computed by torch in float32."
+            "types round to the bits of bfloat16 (8), float16 (11) or float32 (24), without overflow; “run” is torch "
+            "in float32."
         ),
         panels=(
             panel("16 bits, simulated", {name: (name, "error") for name in ("bfloat16", "float16")}),

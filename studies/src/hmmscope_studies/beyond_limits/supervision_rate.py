@@ -37,8 +37,7 @@ class LimitsHardDose(lab.Experiment):
         "In Cyclic-HARD an action is followed by a label of the state only with a probability, the supervision rate "
         "alpha. The paper has alpha = 1/120 and finds that no Transformer fits even a constant length, while the RNN "
         "does. This experiment lowers alpha at a fixed sequence length; at each alpha, the RNN sees as many sequences "
-        "as the Transformers. The paper's alpha, length of 120 and 5·10⁸ sequences are out of reach of two processor "
-        "cores."
+        "as the Transformers. The paper's alpha, length of 120 and 5·10⁸ sequences are out of reach of two cores."
     )
     num_seeds = lab.Experiment.NUM_SEEDS
     run_columns = ("actions", "layers")

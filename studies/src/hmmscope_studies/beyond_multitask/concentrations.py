@@ -36,10 +36,11 @@ class Concentrations(lab.Experiment):
 
     title = "On which random HMMs can inference of the HMM exceed n-gram baselines?"
     summary = (
-        "[MultiTask] draws 8192 HMMs of 128 states and 16 symbols, and states neither the distribution of their matrices "
-        "nor the length of a prompt. This experiment draws rows from Dirichlet distributions of several concentrations. "
-        "For each, tuned n-gram baselines, the Bayes mixture over the pool (retrieval) and the filter that knows the HMM "
-        "are compared at the end of prompts of growing length, on HMMs of the pool and on new ones. Nothing is trained."
+        "[MultiTask] draws 8192 HMMs of 128 states and 16 symbols, and states neither the distribution of their "
+        "matrices nor the length of a prompt. This experiment draws rows from Dirichlet distributions of several "
+        "concentrations. For each concentration, tuned n-gram baselines, the Bayes mixture over the pool (retrieval) "
+        "and the filter that knows the HMM are compared at the end of prompts of growing length, on HMMs of the pool "
+        "and on new HMMs. Nothing is trained."
     )
     intervals = "Intervals are 95 % intervals over prompts, each from its own HMM."
     groups = {"predictions": ("predictions", "gaps"), "retrieval": ("retrieval",), "names": ("names",)}

@@ -27,8 +27,7 @@ class ContextLength(lab.Experiment):
     summary = (
         "By Lemma 1 of [MultiTask], the error from keeping only the last k observations falls exponentially in k. A "
         "decoder is trained for each k on windows of one stationary HMM, to predict the next observation. Its distance "
-        "from the filter of the whole past is compared with the exact error of the best predictor from the same k "
-        "observations."
+        "from the filter of the whole past is compared with that of the best predictor from the same k observations."
     )
     num_seeds = lab.Experiment.NUM_SEEDS
     groups = {"memory": ("errors", "rates")}
@@ -64,11 +63,11 @@ class ContextLength(lab.Experiment):
                 name="context-length",
                 title="Error against the number of observations",
                 caption=(
-                    "Curves show the excess loss over the filter of the whole past (left), and the total variation from it "
-                    "(right), against the number k of observations seen. The best predictor from k observations is computed "
-                    "exactly. A model's excess is the excess of this predictor (memory part) plus the error that training "
-                    "left (learning part). Straight lines mean exponential decay. Bands are 95 % intervals over seeds, each "
-                    "with its own HMM."
+                    "Curves show the excess loss over the filter of the whole past (left), and the total variation "
+                    "from this filter (right), against the number k of observations seen. The best predictor from k "
+                    "observations is computed exactly. A model's excess is the excess of this predictor (memory part) "
+                    "plus the error that training left (learning part). Straight lines mean exponential decay. Bands "
+                    "are 95 % intervals over seeds, each with its own HMM."
                 ),
                 panels=(
                     _panel(tables["errors"], "excess", "Excess", "nats per observation"),

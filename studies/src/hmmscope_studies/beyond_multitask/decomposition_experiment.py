@@ -29,9 +29,10 @@ class ErrorDecomposition(lab.Experiment):
     title = "Four sources of error of in-context least squares"
     summary = (
         "The prediction of [MultiTask] Theorem 1 is linear in the last L observations, fitted to n demonstrations by T "
-        "steps of gradient descent. Its squared distance from the exact answer is the sum of the errors from a short "
-        "memory, from the linear form of the prediction, and from n samples and T steps. Each part is computed by "
-        "enumeration, its rate is measured, and a bound with explicit constants is tested on random processes."
+        "steps of gradient descent. Its squared distance from the exact distribution of the next observation is the "
+        "sum of the errors from a short memory, from the linear form of the prediction, and from n samples and T "
+        "steps. Each part is computed by enumeration, its rate is measured, and a bound with explicit constants is "
+        "tested on random processes."
     )
     intervals = (
         "Intervals are 95 % intervals over processes; bands are 95 % bootstrap intervals over sets of demonstrations."
@@ -246,7 +247,7 @@ def parts(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measurement:
     full = tables["parts"].where(memory_length=max(tables["parts"].values("memory_length")), steps="all")
     row = full[-1]
     text = (
-        f"The largest relative gap between the total error and the sum of its parts is {gap:.0e}. With "
+        f"The largest relative gap between the total error and the sum of its parts is {gap:.0e}. With a memory of "
         f"{row['memory_length']} observations and {row['samples']:,} samples the parts are {row['memory']:.2e} "
         f"(memory), {row['misspecification']:.2e} (misspecification) and {row['estimation']:.2e} (estimation)."
     )
@@ -290,8 +291,8 @@ def bound(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measurement:
     typical = float(np.median([row["total"] / row["bound"] for row in rows]))
     text = (
         f"On {len(rows)} processes the total error is at most {share['total']:.2f} of its bound (median "
-        f"{typical:.2f}), the part from the sample at most {share['worst_generalisation']:.2f} of its bound, and "
-        f"the part from the steps at most {share['worst_optimisation']:.2f}."
+        f"{typical:.2f}), the part from the finite sample at most {share['worst_generalisation']:.2f} of its bound, "
+        f"and the part from the gradient steps at most {share['worst_optimisation']:.2f} of its bound."
     )
     held = always(
         rows,

@@ -161,7 +161,7 @@ _PANELS = {
 }
 _TRIANGLES = {
     "mess3": ("Mess3", "states of Mess3"),
-    "mess3-mixture": ("a mixture of Mess3", "states, with unknown component"),
+    "mess3-mixture": ("a mixture of Mess3", "states (the component is unknown)"),
 }
 
 
@@ -215,10 +215,10 @@ def _triangle_figure(tables: lab.Tables, process: str) -> lab.Figure:
         name=f"simplex-{process}",
         title=f"Belief states of {name}",
         caption=(
-            f"Points are beliefs over the three {about}, in the triangle whose corners mean certainty. Each point is one "
-            "prefix of a held-out sample of the first seed, coloured by its exact belief in all panels. Left: exact beliefs "
-            "of the forward filter. Middle and right: beliefs decoded by the affine map of the layer that fits its training "
-            "samples best; the map is not constrained to the triangle."
+            f"Points are beliefs over the three {about}, in the triangle whose corners mean certainty. Each point is "
+            "one prefix of a held-out sample of the first seed, coloured by its exact belief in all panels. Left: "
+            "exact beliefs of the forward filter. Middle and right: beliefs decoded by the affine map of the layer "
+            "where it fits its training samples best; the map is not constrained to the triangle."
         ),
         panels=tuple(
             lab.BeliefPlane.triangle(title, [row[side] for row in rows], exact) for side, title in titles.items()

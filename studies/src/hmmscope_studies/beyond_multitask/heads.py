@@ -25,8 +25,8 @@ class HeadCountExperiment(PromptStudy):
     summary = (
         "The construction of Theorem 1 of [MultiTask] uses 2p heads per layer for p symbols, two for each row of the "
         "matrix that it estimates in context. The same decoder is trained with 1, 2, 4, ... heads of the same total "
-        "width, and compared with the exact Bayes mixture over the test sequence. A model of one layer tests whether "
-        "the task needs several layers."
+        "width, and compared with the exact Bayes mixture over the test sequence. A one-layer model tests whether the "
+        "task needs several layers."
     )
     varied = {
         "smoke": {"heads": [1, 2]},

@@ -1,4 +1,4 @@
-"""Strategies of a Transformer by pool size and training: n-grams, retrieval, inference."""
+"""Strategies of a Transformer by pool size and training: n-grams, retrieval from a pool, inference."""
 
 import math
 from collections.abc import Mapping
@@ -50,8 +50,7 @@ class PoolSize(lab.Experiment):
         "thousands of times in the smallest pool, and about 16 times (as in the paper) in the largest. The predictions "
         "on prompts of the pool, of held-out pairs of its parts (an HMM is a pair of a cycle and an emission) and of "
         "HMMs with new parts are compared with the nearest mixture of n-grams, the Bayes mixture over the pool "
-        "(retrieval), and that over all pairs (inference). Models with stored checkpoints are also measured over "
-        "training."
+        "(retrieval), and that over all pairs (inference). Models with checkpoints are also measured during training."
     )
     num_seeds = lab.Experiment.NUM_SEEDS
     measure_per_run = True
@@ -281,8 +280,8 @@ def _phase_figure(rows: lab.Rows) -> lab.Figure:
     named = rows.with_columns(pool=lambda row: f"{row['prompts']:.4g}")
     shown = {"x_label": "step", "y_label": "prompts per HMM at the end", "z_label": "nats"}
     titles = {
-        "retrieval": "Retrieval: held-out HMMs minus pool",
-        "inference": "Inference: best n-gram minus model, unseen HMMs",
+        "retrieval": "Retrieval: excess on held-out HMMs minus pool",
+        "inference": "Inference: n-gram loss minus model loss, unseen HMMs",
     }
     maps = [
         lab.heatmap(t, lab.Rows(named.where(effect=e).pool("step", "pool")), "step", "pool", **shown)
@@ -304,8 +303,8 @@ def _transition_figure(rows: lab.Rows) -> lab.Figure:
     named = rows.with_columns(shown_as=lambda row: f"{row['prompts']:.3g} prompts per HMM")
     last = lab.Rows(row for row in rows if row["shown"] == row["prompts"])
     titles = {
-        "inference": "Inference: best n-gram minus model, unseen HMMs",
-        "retrieval": "Retrieval: held-out HMMs minus pool",
+        "inference": "Inference: n-gram loss minus model loss, unseen HMMs",
+        "retrieval": "Retrieval: excess on held-out HMMs minus pool",
     }
     panels = []
     for effect, title in titles.items():

@@ -28,7 +28,7 @@ class Positions(PromptStudy):
     summary = (
         "[MultiTask] uses rotary positions, so that attention depends on distances only, and its construction gathers "
         "the last observations by a rotation. The same decoder is trained with four position encodings on the same "
-        "prompts, and compared with the exact Bayes mixture over the test sequence. A model of one layer tests whether "
+        "prompts, and compared with the exact Bayes mixture over the test sequence. A one-layer model tests whether "
         "the task needs several layers."
     )
     varied = {"smoke": _KINDS, "small": _KINDS, "gpu": _KINDS, "paper": _KINDS}

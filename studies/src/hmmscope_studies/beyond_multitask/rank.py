@@ -93,7 +93,7 @@ def layers_by_rank(tables: Tables) -> Measurement:
     each = "; at ".join(f"rank {rank}: {listed(excess_by(tables, 'layers', rank=rank))}" for rank in ranks)
     text = (
         f"Excess over the optimum in nats, by number of layers, at {each}. The deepest model gains {high.effect()} "
-        f"over the shallowest at rank {ranks[-1]} and {low.effect()} at rank {ranks[0]}."
+        f"nats over the shallowest at rank {ranks[-1]} and {low.effect()} nats at rank {ranks[0]}."
     )
     return Measurement(
         effect, text, gates=(Gate.equal_tokens(tables), Gate.flat(tables), depth_matters(tables, "rank"))

@@ -22,12 +22,12 @@ class TaskPatching(lab.Experiment):
 
     title = "Is the task a vector that the model uses?"
     summary = (
-        "A prompt has demonstrations of one HMM out of four, and then a test sequence of the same HMM. Prompt B is also "
-        "read with the demonstrations of prompt A, which come from another HMM. The directions in which the stream at B's "
-        "test positions then differs span the task subspace. In other prompts this subspace alone is set to its value "
-        "under A's demonstrations, at one layer, and the predictions in the test sequence are compared with those of the "
-        "exact filter of A's HMM. Controls are random subspaces of the same dimension, the whole stream, and the untrained "
-        "networks."
+        "A prompt has demonstrations of one HMM out of four, and then a test sequence of the same HMM. Prompt B is "
+        "also read with the demonstrations of prompt A, which come from another HMM. The directions in which the "
+        "stream at B's test positions differs between these two readings span the task subspace. In other prompts this "
+        "subspace alone is set to its value under A's demonstrations, at one layer, and the predictions in the test "
+        "sequence are compared with those of the exact filter of A's HMM. Controls are random subspaces of the same "
+        "dimension, the whole stream, and the untrained networks."
     )
     num_seeds = {"smoke": 2, "small": 5, "gpu": 5, "paper": 5}
     sizes = {

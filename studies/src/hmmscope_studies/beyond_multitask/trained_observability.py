@@ -21,9 +21,9 @@ class ObservabilityExperiment(Experiment):
     summary = (
         "Lemma 1 of [MultiTask] bounds the error of a memory of L observations by d exp(-c gamma^4 L) for rank d, "
         "where gamma is the observability coefficient of the emissions. The emission is a symmetric channel of chosen "
-        "gamma over the same hidden chain; a decoder is trained for each gamma and each of several memories, and its "
-        "error is compared with that of the best predictor from the same observations. The constant c is unknown, so "
-        "exponents are fitted and no bound is drawn."
+        "gamma over the same hidden chain; a decoder is trained for each gamma and each of several memory lengths, and "
+        "its error is compared with that of the best predictor from the same observations. The constant c is unknown, "
+        "so exponents are fitted and no bound is drawn."
     )
     num_seeds = Experiment.NUM_SEEDS
     groups = {"observability": ("errors", "rates")}

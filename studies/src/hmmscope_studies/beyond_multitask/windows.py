@@ -41,8 +41,8 @@ def histories_of(run: Run, longest: int, num_samples: int) -> Histories:
 def window_rows(run: Run, histories: Histories, memory: int) -> list[dict[str, Any]]:
     """Return errors of a run that sees `memory` observations: (memory, predictor, metric, value, low, high, samples).
 
-    ``excess`` (nats) and ``total_variation`` compare with the exact prediction from the whole past; ``learning`` is
-    ``excess`` minus that of the predictor ``memory``.
+    ``excess`` (nats) and ``total_variation`` compare with the exact prediction from the whole past; ``learning``
+    compares with the exact prediction from `memory` observations.
     """
     law, size, last = histories.law, histories.next_observation.shape[1], slice(-1, None)
     windows = histories.observations[:, -memory:]

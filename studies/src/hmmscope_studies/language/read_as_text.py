@@ -423,7 +423,7 @@ def _several(effects: dict[str, lab.Effect | None], text: str, gates: tuple[lab.
     shown = {"counting": "best n-gram baseline", "slow less fast": "slowest minus fastest chains"}
     shown |= {"noisy less clear": "noisiest minus least noisy chains", "read": "fraction of this variance explained"}
     shown["beyond the prediction"] = "R² minus that of the exact prediction"
-    shown["used"] = "way moved by writing a belief, minus that before training"
+    shown["used"] = "fraction of the way after writing a belief, trained minus untrained"
     said = "; ".join(f"{shown.get(name, name)} {found.short()}" for name, found in known.items())
     return lab.Measurement(known, f"{text}: {said}.", gates=gates, required=tuple(effects), compute_used=SPENT)
 

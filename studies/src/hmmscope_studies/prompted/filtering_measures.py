@@ -193,7 +193,7 @@ def move_rows(run: Run, num_samples: int) -> list[Row]:
 
 
 def head_rows(run: Run, num_samples: int) -> list[Row]:
-    """Return attention of observations to the header by head, and the cost of removing it.
+    """Return each head's attention from observations to the header, and the loss increase without it.
 
     Returns:
         Rows (network, layer, head, quantity, value): "attention" (of later observations to the header) and "cost" (nats).

@@ -39,9 +39,9 @@ class HeaderFiltering(lab.Experiment):
         "compares these architectures. Networks with similar numbers of parameters are trained with budgets that "
         "double (each with an annealed learning rate), and compared after equally many samples and after equal "
         "processor time. They are tested up to their training length, up to four times that length, and on slowly "
-        "mixing and nearly deterministic HMMs that training left out. It also measures whether layers encode the "
-        "belief and the header's matrices, and whether editing the header moves the predictions to those of the filter "
-        "of the edited HMM."
+        "mixing and nearly deterministic HMMs that training left out. The experiment also measures whether layers "
+        "encode the belief and the header's matrices, and whether editing the header moves the predictions to those of "
+        "the filter of the edited HMM."
     )
     num_seeds = lab.Experiment.NUM_SEEDS
     run_columns = ("size", "architecture", "steps")
@@ -382,10 +382,11 @@ def _moves_figure(rows: lab.Rows) -> lab.Figure | None:
         title="Response of the predictions if the belief in a layer is replaced",
         caption=(
             "The belief component of a layer's stream (by the best affine map) is replaced by that of another sample, "
-            "which has another HMM. Curves show 1 - D(exact answer for the new belief, model after) / D(the same answer, "
-            "model before) at single positions, where D is the KL divergence. One means that the model uses the new belief, "
-            "and zero that it ignores it; values below -1 are not drawn. “Random subspace” replaces a random component of "
-            "the same rank, in the rotary Transformer. Lines are means over seeds; bands are 95 % intervals."
+            "which has another HMM. Curves show 1 - D(exact prediction for the new belief, model after the edit) / "
+            "D(same prediction, model before the edit) at single positions, where D is the KL divergence. One means "
+            "that the model uses the new belief, and zero that it ignores it; values below -1 are not drawn. “Random "
+            "subspace” replaces a random component of the same rank, in the rotary Transformer. Lines are means over "
+            "seeds; bands are 95 % intervals."
         ),
         panels=_each(trained, panel),
     )
@@ -401,7 +402,7 @@ def _heads_figure(rows: lab.Rows) -> lab.Figure | None:
         for one in own.by("seed", "layer").values():
             dearest = sorted(one, key=lambda row: -row["value"])
             ranked += [row | {"rank": place} for place, row in enumerate(dearest, 1)]
-        labels = {"x_label": "head of the layer, from the largest cost on", "y_label": "layer", "z_label": "nats"}
+        labels = {"x_label": "head of the layer, ranked by cost (largest first)", "y_label": "layer", "z_label": "nats"}
         return lab.heatmap(_sized(size), ranked, "rank", "layer", **labels)
 
     return lab.Figure(
