@@ -228,8 +228,7 @@ def test_limits_are_told():
     assert by_depth.expanded.sum() == 13
     assert int(by_depth.depth.max()) == 3
     with pytest.raises(
-        InputError,
-        match=r"^mixed states: the list is not complete \(stopped by max_depth\); increase max_depth$",
+        InputError, match=r"^mixed states: the list is not complete \(stopped by max_depth\); increase max_depth$"
     ):
         by_depth.labelled()
     merged = mixed_states(mess3, tolerance=0.05)

@@ -426,8 +426,7 @@ def test_a_gap_that_nobody_named_is_refused(observations, words):
 
 def test_where_no_gap_can_be_answered_for():
     with pytest.raises(
-        InputError,
-        match=r"observations\[0, 1\]: is missing, but this function accepts no missing observations",
+        InputError, match=r"observations\[0, 1\]: is missing, but this function accepts no missing observations"
     ):
         hs.observe(hs.make_process("fresh-markov-chains"), torch.tensor([[0, hs.MISSING]]))
     with pytest.raises(InputError, match="lengths: must be omitted, because these observations already have lengths"):

@@ -10,13 +10,7 @@ import hmmscope as hs
 from hmmscope.errors import InputError
 from hmmscope.inference.floors import linear_floor, linear_variances
 from hmmscope.inference.window import linear_window_errors
-from hmmscope.processes.kalman import (
-    forgetting_factor,
-    isotropic_gains,
-    isotropic_means,
-    kalman_steps,
-    steady_step,
-)
+from hmmscope.processes.kalman import forgetting_factor, isotropic_gains, isotropic_means, kalman_steps, steady_step
 
 GOLDEN = (1 + math.sqrt(5)) / 2
 

@@ -287,10 +287,7 @@ def test_bad_requests_are_refused():
         (lambda: hs.mixing_time(hmm, threshold=0.0), r"threshold: must be in \(0, 1\)"),
         (lambda: hs.mixing_time(hmm, max_time=0), "max_time: must be at least 1"),
         (lambda: hs.mixing_time(hmm, num_samples=1), "num_samples: must be at least 2"),
-        (
-            lambda: hs.mixing_time(hs.make_process("matmul")),
-            "MatrixProduct has no mixing time; supported by HMM, ",
-        ),
+        (lambda: hs.mixing_time(hs.make_process("matmul")), "MatrixProduct has no mixing time; supported by HMM, "),
         (lambda: hs.mixing_time(hs.Mixture([1.0], [hmm])), "Mixture has no mixing time"),
         (lambda: forgetting_curve(hmm, -1), "num_steps"),
         (lambda: window_errors(hmm, [-1], [3]), "windows"),

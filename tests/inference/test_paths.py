@@ -15,16 +15,7 @@ from comparing import close
 from hmmscope.errors import InputError
 from hmmscope.kernels import underflow_safe
 from inference_cases import path_cases, revived, symbols
-from strategies import (
-    KINDS,
-    Matrices,
-    as_labelled,
-    dense,
-    likely,
-    rows,
-    some_starts,
-    tiny_entries,
-)
+from strategies import KINDS, Matrices, as_labelled, dense, likely, rows, some_starts, tiny_entries
 
 
 def test_most_likely_states_equal_the_enumerated_maximum():

@@ -61,8 +61,7 @@ def test_both_roads_give_one_answer(num_states, num_symbols):
         found = hs.log_likelihood(hmm, observations, lengths=lengths)
         close_logs(found, over_lanes(hs.log_likelihood, hmm, observations, lengths=lengths))
         close(
-            hs.smooth_beliefs(hmm, observations, **options),
-            over_lanes(hs.smooth_beliefs, hmm, observations, **options),
+            hs.smooth_beliefs(hmm, observations, **options), over_lanes(hs.smooth_beliefs, hmm, observations, **options)
         )
         pairs = smooth_pairs(hmm, observations, **options).pairs
         close(pairs, over_lanes(smooth_pairs, hmm, observations, **options).pairs)

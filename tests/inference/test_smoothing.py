@@ -18,15 +18,7 @@ from hmmscope.inference.loop_inputs import tables
 from hmmscope.inference.smoothing import smooth_pairs
 from hmmscope.kernels import underflow_safe
 from inference_cases import close_logs, decoupled, path_cases, symbols
-from strategies import (
-    Matrices,
-    as_labelled,
-    dense,
-    likely,
-    rows,
-    some_starts,
-    tiny_entries,
-)
+from strategies import Matrices, as_labelled, dense, likely, rows, some_starts, tiny_entries
 
 random_cases = functools.partial(inference_cases.random_cases, count=30, time=10)
 

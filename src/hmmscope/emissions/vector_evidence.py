@@ -12,7 +12,8 @@ from hmmscope.emissions.conjugate import Conjugate
 from hmmscope.emissions.emission_hmm import EmissionHMM
 from hmmscope.inference.constrained_laws import ConstrainedRows
 from hmmscope.inference.em import Model, can_run_side_by_side, counter_of_several
-from hmmscope.inference.evidence import Array, Evidence, Law, Rows, floored, no_moves, sampled, share_of
+from hmmscope.inference.evidence import Evidence, sampled
+from hmmscope.inference.evidence_emissions import Array, Law, Rows, floored, no_moves, share_of
 from hmmscope.inference.loop_inputs import PackedSequences, flat_sequences
 from hmmscope.reprs import Shown
 from hmmscope.seeds import numpy_generator

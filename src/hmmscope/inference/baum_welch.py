@@ -13,15 +13,7 @@ from hmmscope.errors import InputError
 from hmmscope.inference.constrained_laws import ConstrainedRows
 from hmmscope.inference.constraints import Constraints, RowConstraints, as_constraints
 from hmmscope.inference.counts import Counts
-from hmmscope.inference.em import (
-    PARTS,
-    EMRunner,
-    Model,
-    MStepSettings,
-    can_run_side_by_side,
-    counts_of,
-    expect,
-)
+from hmmscope.inference.em import PARTS, EMRunner, Model, MStepSettings, can_run_side_by_side, counts_of, expect
 from hmmscope.inference.filtering import filter_beliefs
 from hmmscope.inference.known_states import as_allowed, paired
 from hmmscope.inference.loop_inputs import PackedSequences, sequences
@@ -276,11 +268,7 @@ def fit_stream(
 
 
 def baum_welch_predictions(
-    observations: Int[Tensor, "batch time"],
-    num_states: int,
-    num_symbols: int,
-    positions: Sequence[int],
-    **options: Any,
+    observations: Int[Tensor, "batch time"], num_states: int, num_symbols: int, positions: Sequence[int], **options: Any
 ) -> Float64[Tensor, "batch position symbol"]:
     """Predict o_{t+1} at each t of `positions` with an HMM fitted to o_0..o_t alone.
 

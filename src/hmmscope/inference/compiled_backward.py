@@ -7,15 +7,7 @@ import torch
 from numpy.typing import NDArray
 
 from hmmscope.inference.compiled import ROWS, TILE_ROWS, Filtered, ScaledBeliefs, filter_underflow_safe
-from hmmscope.inference.loop_inputs import (
-    PackedSequences,
-    Tables,
-    few,
-    in_blocks,
-    one_by_one,
-    padded,
-    side_by_side,
-)
+from hmmscope.inference.loop_inputs import PackedSequences, Tables, few, in_blocks, one_by_one, padded, side_by_side
 from hmmscope.kernels import many_states, simd_over_sequences, simd_over_states, sparse, underflow_safe
 
 

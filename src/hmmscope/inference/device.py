@@ -120,10 +120,7 @@ def forward_logs_torch(
 
 
 def log_likelihood_there(
-    law: HMMParams,
-    observations_BT: Int64[Tensor, "batch time"],
-    starts_T: Bool[Tensor, " time"],
-    dtype: torch.dtype,
+    law: HMMParams, observations_BT: Int64[Tensor, "batch time"], starts_T: Bool[Tensor, " time"], dtype: torch.dtype
 ) -> tuple[Float64[Tensor, " batch"], Bool[Tensor, " batch"]]:
     lean = dtype == torch.float64 or not law.states_emit
     if lean and _stays_representable(law):

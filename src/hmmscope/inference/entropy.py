@@ -114,12 +114,7 @@ class EntropyRate:
 
 
 def entropy_rate(
-    process: Process | str,
-    *,
-    num_samples: int = 200,
-    length: int = 400,
-    seed: int = 0,
-    max_mixed_states: int = 300,
+    process: Process | str, *, num_samples: int = 200, length: int = 400, seed: int = 0, max_mixed_states: int = 300
 ) -> EntropyRate:
     """Compute the entropy rate, the smallest mean loss that a predictor of long sequences can reach.
 

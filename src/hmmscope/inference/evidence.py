@@ -4,29 +4,41 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cache, cached_property
-from itertools import combinations
-from typing import NamedTuple, Protocol, runtime_checkable
+from itertools import combinations, pairwise
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hmmscope.inference.constrained_laws import ConstrainedRows, log_gamma, symmetries
+from hmmscope.inference.constrained_laws import ConstrainedRows, symmetries
 from hmmscope.inference.count_mixtures import Array, CountMixture, Rows, repeated
-from hmmscope.inference.em import Model, can_run_side_by_side, counter_of_several
-from hmmscope.inference.gibbs import dirichlet_rows
+from hmmscope.inference.em import Model, can_run_side_by_side
+from hmmscope.inference.evidence_emissions import (
+    Emissions,
+    Law,
+    Symbols,
+    draw_rows,
+    floored,
+    log_marginal_of_rows,
+    row_factors,
+)
 from hmmscope.inference.loop_inputs import PackedSequences
-from hmmscope.inference.monte_carlo import log_mean
+from hmmscope.inference.monte_carlo import log_bridge, log_mean, student_half
 from hmmscope.processes.hmm import HMM
 from hmmscope.reprs import Shown
 from hmmscope.seeds import numpy_generator
-
-#: Map from rows to their log density relative to the prior (N,), and the counts that propose from it.
-Law = Callable[[Rows], tuple[Array, Rows]]
 
 #: Particles of a run from the prior, Metropolis moves of each per step, and independent runs.
 PARTICLES, MOVES, RUNS = 64, 2, 4
 #: Densities of a run near a fit, and its least and most particles; fewer above WORK particles * `Emissions.cost`.
 DENSITIES, LEAST_PARTICLES, MOST_PARTICLES, WORK = 256, 96, 512, 2**20
+#: Annealing steps near the fit from which on Markov chains replace the runs, and the largest `Emissions.cost` for them.
+HARD, HARD_WORK = 3, 2**17
+#: Groups of chains, least and most chains of a group, fewer above CHAIN_WORK chains * `Emissions.cost`; rounds, steps of a
+#: round, and factor of the expected counts in proposals.
+GROUPS, LEAST_CHAINS, MOST_CHAINS, CHAIN_WORK, ROUNDS, STEPS, WIDER = 8, 8, 32, 2**19, 8, 20, 0.7
+#: Log-likelihood of models with other labels than the fit's.
+OUTSIDE = -1e12
 #: Half of a 95 % interval, in nats, where a single estimate decides.
 UNKNOWN = 100.0
 #: Effective sample size that determines the step length, as a fraction of the particles.
@@ -37,39 +49,6 @@ SHARES, LEAST = (16, 4), 64
 MOST, UNASKED = 5_000_000, 1_000_000
 #: Gap in nats at which the estimate from the prior is abandoned.
 BEHIND = 5.0
-#: Smallest parameter entry, so that no model forbids the data.
-_FLOOR = 1e-12
-
-
-@runtime_checkable
-class Emissions(Protocol):
-    """Interface of an emission family with a conjugate prior."""
-
-    @property
-    def lengths(self) -> NDArray[np.int64]:
-        """Sequence lengths."""
-
-    @property
-    def cost(self) -> int:
-        """Processor time of the likelihood of one model, relative to that of one symbol and state."""
-
-    def nothing(self, count: int) -> Rows:
-        """Return zeros as the expected counts of `count` models."""
-
-    def likelihood(self, share: int) -> Law:
-        """Return a function from parameters to log-likelihood and expected counts of 1 / `share` of the data."""
-
-    def draw(self, counts: Rows, random: np.random.Generator) -> Rows:
-        """Draw emission parameters given expected counts."""
-
-    def natural(self, laws: Rows) -> Array:
-        """Return the natural parameters: the factors of the counts in the log-likelihood (N, state, count)."""
-
-    def log_marginal(self, counts: Rows) -> Array:
-        """Return the log marginal likelihood of counts under the prior (N,)."""
-
-    def likeness(self, laws: Rows, fit: Rows) -> Array:
-        """Return E[log P(emissions of a state | state of the fit)] (N, state, fit state)."""
 
 
 class EvidenceStopped(Exception):
@@ -125,21 +104,17 @@ def sampled(
 ) -> Evidence:
     """Estimate log P(all observations | number of states) by sequential Monte Carlo.
 
-    Four runs anneal from the prior through 1/16, 1/4 and all observations, to find modes. Four other runs start near
-    the expected counts of the fit and of particles of earlier runs. The latter cover one labelling of the S states, so
-    their estimates are multiplied by the number of equivalent labellings. The result is the log of the mean estimate.
+    Four runs anneal from the prior, to find modes, and four from the expected counts of the fit and of earlier runs. The
+    latter cover one labelling of the states; their mean is multiplied by the number of equivalent labellings. Where they
+    need three steps, as with a state too many, bridge sampling from groups of Markov chains replaces them.
 
-    Source: Del Moral, Doucet and Jasra (2006); Cappe, Guillin, Marin and Robert (2004).
+    Source: Del Moral, Doucet and Jasra (2006); Cappe, Guillin, Marin and Robert (2004); Meng and Wong (1996).
 
     Args:
-        emissions: Emission family with data.
         fit: Parameters of the fitted model without zeros (see `floored`).
-        random: Random generator.
         callback, laws: See `evidence`.
     """
-    logs = AnnealedSampler(emissions, fit, random, callback, laws or {}).estimates()
-    mean = log_mean(logs)
-    return Evidence(max(logs), UNKNOWN) if mean is None else Evidence(mean.log, mean.error)
+    return AnnealedSampler(emissions, fit, random, callback, laws or {}).estimate()
 
 
 def _of_one_state(work: PackedSequences, num_symbols: int, laws: Mapping[str, ConstrainedRows]) -> float:
@@ -149,68 +124,33 @@ def _of_one_state(work: PackedSequences, num_symbols: int, laws: Mapping[str, Co
     return math.lgamma(num_symbols) + sum(map(math.lgamma, counts + 1)) - math.lgamma(counts.sum() + num_symbols)
 
 
-@dataclass(frozen=True, eq=False)
-class Symbols:
-    """Categorical emissions (N, S, V) of N models, with a uniform prior."""
-
-    work: PackedSequences
-    size: int
-    num_symbols: int
-    num_threads: int | None = None
-    law: ConstrainedRows | None = None
-
-    @property
-    def lengths(self) -> NDArray[np.int64]:
-        return self.work.lengths
-
-    @property
-    def cost(self) -> int:
-        return int(self.work.lengths.sum()) * self.size**2
-
-    def nothing(self, count: int) -> Rows:
-        return *no_moves(count, self.size), np.zeros((count, self.size, self.num_symbols))
-
-    def likelihood(self, share: int) -> Law:
-        count = counter_of_several(share_of(self.work, share), self.size, self.num_symbols, self.num_threads)
-
-        def law(rows: Rows) -> tuple[Array, Rows]:
-            found = count(Model(*rows))
-            return found.logs, (found.initial, found.transitions, found.emissions.swapaxes(1, 2))
-
-        return law
-
-    def draw(self, counts: Rows, random: np.random.Generator) -> Rows:
-        return (_rows_drawn(counts[0], random, self.law),)
-
-    def natural(self, laws: Rows) -> Array:
-        return _factors(laws[0], self.law)
-
-    def log_marginal(self, counts: Rows) -> Array:
-        return _log_mean(counts[0], self.law)
-
-    def likeness(self, laws: Rows, fit: Rows) -> Array:
-        likely: Array = laws[0] @ np.log(fit[0][0]).T
-        return likely
-
-
-def no_moves(count: int, size: int) -> Rows:
-    return np.zeros((count, size)), np.zeros((count, size, size))
-
-
-def share_of(work: PackedSequences, share: int) -> PackedSequences:
-    if len(work.rows) >= share:
-        part = work.part(np.arange(len(work.rows)) % share == 0)
-        return part._replace(rows=np.arange(len(part.rows)))
-    return work._replace(lengths=np.maximum(1, work.lengths // share))
-
-
-class Near(NamedTuple):
-    """Result of `AnnealedSampler.near`: log estimate, labelled counts of particles, weights of fractions, powers."""
+class Particles(NamedTuple):
+    """Result of a run: log estimate, labelled counts of particles, weights of fractions, and powers."""
 
     log: float
     counts: Rows
-    shares: Array | None
-    powers: tuple[float, ...] | None
+    shares: Array | None = None
+    powers: tuple[float, ...] | None = None
+
+
+class State(NamedTuple):
+    """Models of Markov chains, log-likelihoods (N,) and expected counts."""
+
+    rows: Rows
+    logs: Array
+    counts: Rows
+
+    def replaced(self, new: "State", gains: Array, random: np.random.Generator) -> "State":
+        taken = np.log(random.random(len(gains))) < gains
+        rows, counts = _either(taken, new.rows, self.rows), _either(taken, new.counts, self.counts)
+        return State(rows, np.where(taken, new.logs, self.logs), counts)
+
+
+def pseudo_values(parts: Array) -> list[float]:
+    """Return jackknife pseudo-values of `log_bridge` from log ratios (side, group, draw)."""
+    count, whole = parts.shape[1], log_bridge(*parts.reshape(2, -1))
+    without = (log_bridge(*np.delete(parts, group, 1).reshape(2, -1)) for group in range(count))
+    return [count * whole - (count - 1) * log for log in without]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -231,34 +171,46 @@ class AnnealedSampler(Shown):
     def _chain(self) -> tuple[ConstrainedRows | None, ConstrainedRows | None]:
         return self.laws.get("initial"), self.laws.get("transition")
 
-    def estimates(self) -> list[float]:
-        """Return log estimates of independent runs near the fit and near modes found from the prior."""
+    def estimate(self) -> Evidence:
         total = int(self.emissions.lengths.sum())
         levels = [self.emissions.likelihood(share) for share in SHARES if total >= LEAST * share]
-        high = self.emissions.likelihood(1)
-        some = [high(self.fit)[1]]
-        bounds = [self.near(level(self.fit)[1], level, PARTICLES).log - BEHIND for level in levels]
-        found = [self.near(some[0], high, PARTICLES)]
-        wide = [self.from_prior([*levels, high], bounds)[1] for _ in range(RUNS)]
-        some, shares = [*some, *filter(None, wide), found[0].counts], found[0].shares
-        particles = max(LEAST_PARTICLES, min(MOST_PARTICLES, WORK // self.emissions.cost))
-        for runs in (2, 2, RUNS):
-            centres = tuple(np.concatenate(parts) for parts in zip(*some, strict=True))
-            powers = found[0].powers if runs == RUNS else None  # steps that do not depend on the particles: no bias
-            found = [self.near(centres, high, particles, shares, powers) for _ in range(runs)]
-            some, shares = [*some, *(one.counts for one in found)], found[0].shares
-        return [one.log for one in found]
+        levels.append(self.emissions.likelihood(1))
+        centres = levels[-1](self.fit)[1]
+        bounds = [self.near(level(self.fit)[1], level, PARTICLES).log - BEHIND for level in levels[:-1]]
+        found = [self.near(centres, levels[-1], PARTICLES)]
+        wide = [run for _ in range(RUNS) if (run := self.from_prior(levels, bounds)) is not None]
+        some, shares = [centres, *(run.counts for run in [*wide, *found])], found[0].shares
+        for _ in range(2):
+            found = self.runs(2, some, levels[-1], shares)
+            some, shares = [*some, *(run.counts for run in found)], found[0].shares
+        if len(found[0].powers or ()) >= HARD and self.emissions.cost <= HARD_WORK:
+            starts = [self.from_prior(levels, bounds) for _ in range(GROUPS)]
+            near = [run if run and run.log > found[0].log - BEHIND else found[0] for run in starts]
+            logs = np.array(self.bridges([run.counts for run in near], levels[-1]))
+            return Evidence(float(logs.mean()), float(student_half(logs[:, None])[0]))
+        powers = (0.0, *(found[0].powers or ()))  # steps that do not depend on the particles: no bias
+        steps = tuple(part for ends in pairwise(powers) for part in (sum(ends) / 2, ends[1]))
+        every = [run.log for run in self.runs(RUNS, some, levels[-1], shares, steps or None)]
+        mean = log_mean(every)
+        return Evidence(max(every), UNKNOWN) if mean is None else Evidence(mean.log, mean.error)
 
-    def from_prior(self, levels: list[Law], bounds: list[float]) -> tuple[float, Rows | None]:
-        """Return a log estimate, and labelled counts of the particles (None if below a bound)."""
+    def runs(
+        self, number: int, some: list[Rows], high: Law, shares: Array | None, powers: tuple[float, ...] | None = None
+    ) -> list[Particles]:
+        centres = tuple(np.concatenate(parts) for parts in zip(*some, strict=True))
+        particles = max(LEAST_PARTICLES, min(MOST_PARTICLES, WORK // self.emissions.cost))
+        return [self.near(centres, high, particles, shares, powers) for _ in range(number)]
+
+    def from_prior(self, levels: list[Law], bounds: list[float]) -> Particles | None:
+        """Anneal from the prior through `levels`; return None if the log estimate falls below a bound."""
         total, rows = 0.0, self._drawn(self.emissions.nothing(PARTICLES))
         low: Law = self._prior
         for high, bound in zip(levels, [*bounds, -math.inf], strict=True):
             rows, counts, gain, _ = self._climb(rows, low, high)
             total, low = total + gain, high
             if total < bound:
-                return total, None
-        return total, self._labelled(rows, counts)
+                return None
+        return Particles(total, self._labelled(rows, counts))
 
     def near(
         self,
@@ -267,41 +219,93 @@ class AnnealedSampler(Shown):
         particles: int,
         shares: Array | None = None,
         powers: tuple[float, ...] | None = None,
-    ) -> Near:
+    ) -> Particles:
         """Anneal from a mixture around `centres`, within one labelling of states, through given or adapted powers."""
-        size = self.fit[0].shape[1]
         around = CountMixture.around(centres, shares, DENSITIES, self._log_marginal, self.random)
 
         def mixture(rows: Rows) -> tuple[Array, Rows]:
             logs, counts, _ = around.weigh(self._factors(rows))
-            return np.where(labelled_as(self.emissions, rows, self.fit, self.orders), logs, -math.inf), counts
+            return np.where(self._inside(rows), logs, -math.inf), counts
 
         places = repeated(DENSITIES, particles, self.random)
         rows = self._drawn(tuple(part[places] for part in around.counts))
-        inside = labelled_as(self.emissions, rows, self.fit, self.orders)
+        inside = self._inside(rows)
         if not inside.any():
-            return Near(-math.inf, centres, shares, powers)
+            return Particles(-math.inf, centres, shares, powers)
         rows, counts, gain, powers = self._climb(tuple(part[inside] for part in rows), mixture, high, powers)
-        whole = math.log(inside.mean() * (math.factorial(size) if self.orders is None else len(self.orders)))
-        return Near(gain + whole, self._labelled(rows, counts), around.weigh(self._factors(rows))[2], powers)
+        used = around.weigh(self._factors(rows))[2]
+        whole = math.log(inside.mean()) + self._log_orders
+        return Particles(gain + whole, self._labelled(rows, counts), used, powers)
+
+    def bridges(self, starts: list[Rows], high: Law) -> list[float]:
+        """Return pseudo-values of the log estimate, from Markov chains and a mixture around counts of other groups."""
+        chains = max(LEAST_CHAINS, min(MOST_CHAINS, CHAIN_WORK // self.emissions.cost))
+        picks = [np.resize(self.random.permutation(len(start[0])), chains) for start in starts]
+        states: list[State] = []
+        for part in (slice(GROUPS // 2), slice(GROUPS // 2, GROUPS)):
+            some = [[own[pick] for own in start] for start, pick in zip(starts[part], picks[part], strict=True)]
+            states.append(self._state(tuple(map(np.concatenate, zip(*some, strict=True))), high))
+        shares: list[Array | None] = [None, None]
+        found: list[float] = []
+        for number in range(ROUNDS):
+            for half in (0, 1):
+                centres = states[1 - half].counts
+                around = CountMixture.around(centres, shares[half], DENSITIES, self._log_marginal, self.random)
+                ratios = np.empty((2, STEPS, GROUPS // 2 * chains))
+                for step in range(STEPS):
+                    states[half], ratios[:, step] = self._moved(states[half], around, high, chains)
+                shares[half] = around.weigh(self._factors(states[half].rows))[2]
+                if number == ROUNDS - 1:
+                    groups = ratios.reshape(2, STEPS, -1, chains).swapaxes(1, 2)
+                    found += [self._log_orders + log for log in pseudo_values(groups.reshape(*groups.shape[:2], -1))]
+        return found
+
+    def _moved(self, state: State, around: CountMixture, high: Law, chains: int) -> tuple[State, Array]:
+        self._report()
+        for _ in range(MOVES + 1):
+            towards = tuple(WIDER * part for part in state.counts)
+            new = self._state(towards, high)
+            gain = new.logs - state.logs + self._log_density(state.rows, tuple(WIDER * part for part in new.counts))
+            state = state.replaced(new, gain - self._log_density(new.rows, towards), self.random)
+        places = np.concatenate([repeated(DENSITIES, chains, self.random) for _ in range(GROUPS // 2)])
+        new = self._state(tuple(part[places] for part in around.counts), high)
+        here, there = (one.logs - around.weigh(self._factors(one.rows))[0] for one in (state, new))
+        return state.replaced(new, there - here, self.random), np.stack([here, there])
+
+    def _state(self, counts: Rows, high: Law) -> State:
+        rows = self._drawn(counts)
+        logs, expected = high(rows)
+        return State(rows, np.where(self._inside(rows), logs, OUTSIDE), expected)
+
+    @property
+    def _log_orders(self) -> float:
+        return math.log(math.factorial(self.fit[0].shape[1]) if self.orders is None else len(self.orders))
+
+    def _inside(self, rows: Rows) -> NDArray[np.bool_]:
+        return labelled_as(self.emissions, rows, self.fit, self.orders)
 
     def _labelled(self, rows: Rows, counts: Rows) -> Rows:
         order, (initial, moves, rest) = labels(self.emissions, rows, self.fit, self.orders), counts
         moves = np.take_along_axis(np.take_along_axis(moves, order[:, :, None], 1), order[:, None], 2)
         return np.take_along_axis(initial, order, 1), moves, np.take_along_axis(rest, order[:, :, None], 1)
 
+    def _report(self) -> None:
+        said = f"evidence of {self.fit[0].shape[1]} states"
+        if self.callback is not None and self.callback(said) is True:
+            raise EvidenceStopped
+
     def _factors(self, rows: Rows) -> Array:
-        parts = (*map(_factors, rows, self._chain), self.emissions.natural(rows[2:]))
+        parts = (*map(row_factors, rows, self._chain), self.emissions.natural(rows[2:]))
         return np.concatenate([part.reshape(len(part), -1) for part in parts], 1)
 
     def _log_marginal(self, counts: Rows) -> Array:
-        return sum(map(_log_mean, counts, self._chain)) + self.emissions.log_marginal(counts[2:])
+        return sum(map(log_marginal_of_rows, counts, self._chain)) + self.emissions.log_marginal(counts[2:])
 
     def _prior(self, rows: Rows) -> tuple[Array, Rows]:
         return np.zeros(len(rows[0])), self.emissions.nothing(len(rows[0]))
 
     def _drawn(self, counts: Rows) -> Rows:
-        chain = [_rows_drawn(count, self.random, law) for count, law in zip(counts, self._chain, strict=False)]
+        chain = [draw_rows(count, self.random, law) for count, law in zip(counts, self._chain, strict=False)]
         return *chain, *self.emissions.draw(counts[2:], self.random)
 
     def _log_density(self, rows: Rows, counts: Rows) -> Array:
@@ -328,9 +332,7 @@ class AnnealedSampler(Shown):
             before, after = before[kept], after[kept]
             if power >= 1:
                 return rows, push, total, tuple(passed[1:])
-            said = f"evidence of {rows[0].shape[1]} states"
-            if self.callback is not None and self.callback(said) is True:
-                raise EvidenceStopped
+            self._report()
             for _ in range(MOVES):
                 towards = _between(power, pull, push)
                 others = self._drawn(towards)
@@ -362,7 +364,7 @@ def _step(gains: Array, most: float) -> float:
 def labelled_as(
     emissions: Emissions, rows: Rows, fit: Rows, orders: NDArray[np.int64] | None = None
 ) -> NDArray[np.bool_]:
-    """Return whether each model's state labels are the closest to the fit's, among `orders` or all orders of states."""
+    """Return whether each model's state labels are the closest to the fit's, among `orders` (default: all)."""
     found: NDArray[np.bool_] = (labels(emissions, rows, fit, orders) == np.arange(fit[0].shape[1])).all(1)
     return found
 
@@ -392,37 +394,8 @@ def labels(emissions: Emissions, rows: Rows, fit: Rows, orders: NDArray[np.int64
 
 @cache
 def _sets(size: int) -> list[tuple[NDArray[np.int64], NDArray[np.int64]]]:
-    """Return the sets of 1, 2, ... states, as bits of an integer and as members (set, member)."""
     found = [list(combinations(range(size), count)) for count in range(1, size + 1)]
     return [(np.array([sum(1 << j for j in one) for one in every]), np.array(every)) for every in found]
-
-
-def _rows_drawn(counts: Array, random: np.random.Generator, law: ConstrainedRows | None) -> Array:
-    return _at_least(dirichlet_rows(1 + counts, random)) if law is None else law.draw(counts, random)
-
-
-def _factors(rows: Array, law: ConstrainedRows | None) -> Array:
-    found: Array = np.log(rows) if law is None else law.factors(rows)
-    return found
-
-
-def _log_mean(counts: Array, law: ConstrainedRows | None) -> Array:
-    if law is not None:
-        return law.log_mean(counts)
-    size = counts.shape[-1]
-    logs = log_gamma(counts + 1).sum(-1) - log_gamma(counts.sum(-1) + size) + math.lgamma(size)
-    found: Array = logs.reshape(len(counts), -1).sum(1)
-    return found
-
-
-def floored(parts: Rows) -> Rows:
-    return tuple(map(_at_least, parts))
-
-
-def _at_least(probs: Array) -> Array:
-    raised = np.maximum(probs, _FLOOR)
-    found: Array = raised / raised.sum(-1, keepdims=True)
-    return found
 
 
 def _between(power: float, low: Rows, high: Rows) -> Rows:

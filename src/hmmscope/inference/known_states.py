@@ -132,10 +132,7 @@ def flat_allowed(
 
 
 def as_allowed(
-    known_states: Any,
-    num_states: int,
-    inside_BT: Bool[Tensor, "batch time"],
-    names: Sequence[str] | None = None,
+    known_states: Any, num_states: int, inside_BT: Bool[Tensor, "batch time"], names: Sequence[str] | None = None
 ) -> Bool[Tensor, "batch time state"]:
     """Return the allowed states at each time; in padding all states are allowed.
 

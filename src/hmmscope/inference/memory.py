@@ -33,12 +33,7 @@ _SMALLEST_PRIOR = 1e-150
 
 
 def memory_beliefs(
-    hmm: Process | str,
-    observations: Symbols,
-    memory_length: int,
-    prior: object = None,
-    *,
-    lengths: object = None,
+    hmm: Process | str, observations: Symbols, memory_length: int, prior: object = None, *, lengths: object = None
 ) -> FilterResult:
     """Filter only the last `memory_length` observations, starting from a prior.
 
@@ -170,13 +165,7 @@ def _windows(
     doubtful, beliefs = np.zeros(len(ends), np.bool_), beliefs.reshape(-1, size)
     grouped = replace(process, first=opened)
     forward(
-        *(grouped, work, doubtful),
-        beliefs=beliefs,
-        laws=laws,
-        ahead=ahead,
-        totals=totals,
-        ends=ends,
-        openers=openers,
+        *(grouped, work, doubtful), beliefs=beliefs, laws=laws, ahead=ahead, totals=totals, ends=ends, openers=openers
     )
     for number in np.flatnonzero(doubtful).tolist():
         window = torch.from_numpy(symbols[offsets[number] : offsets[number] + length])

@@ -63,13 +63,7 @@ def memory_error(hmm: Process, memory_length: int, time: int, prior: object = No
 
 
 def sampled_memory_error(
-    hmm: Process,
-    memory_length: int,
-    time: int,
-    prior: object = None,
-    *,
-    num_samples: int = 10_000,
-    seed: int = 0,
+    hmm: Process, memory_length: int, time: int, prior: object = None, *, num_samples: int = 10_000, seed: int = 0
 ) -> MemoryLoss:
     require(1 <= memory_length <= time, "memory_length", f"must be in [1, {time}]", memory_length)
     require_count("num_samples", num_samples, 2)

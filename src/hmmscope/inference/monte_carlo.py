@@ -98,3 +98,21 @@ def log_mean(logs: Sequence[float]) -> LogMean | None:
     without = own.max() + np.log((weights.sum() - weights) / (count - 1))
     log = count * (own.max() + math.log(weights.mean())) - (count - 1) * without.mean()
     return LogMean(float(log), float((count - 1) * without.var()), count - 1)
+
+
+def log_bridge(chains: NDArray[np.float64], draws: NDArray[np.float64], num_iterations: int = 100) -> float:
+    """Return a density's log mass, from log ratios to a normalised density at draws of each.
+
+    Source: Bennett (1976); Meng and Wong (1996).
+    """
+    share, log = len(chains) / (len(chains) + len(draws)), float(np.median(chains))
+    for _ in range(num_iterations):
+        above = np.mean(1 / (share + (1 - share) * np.exp(np.minimum(log - draws, 700))))
+        below = np.mean(1 / (share * np.exp(np.minimum(chains - log, 700)) + 1 - share))
+        if not above > 0:
+            return -math.inf
+        change = math.log(above / below)
+        log += change
+        if abs(change) < 1e-9:
+            break
+    return log

@@ -131,11 +131,7 @@ def unheard(count: int) -> None:
 
 
 def climb(
-    steps: Steps[Any],
-    model: Any,
-    max_iterations: int,
-    tolerance: float,
-    callback: Callable[[int], object] = unheard,
+    steps: Steps[Any], model: Any, max_iterations: int, tolerance: float, callback: Callable[[int], object] = unheard
 ) -> EMResult:
     """Run EM until a step gains less than `tolerance` nats per observation."""
     least_gain, before, history, stop = tolerance * steps.num_steps, -math.inf, list[float](), False

@@ -19,12 +19,7 @@ from hmmscope.schema import require, require_count
 
 
 def window_errors(
-    hmm: Process,
-    windows: Sequence[int],
-    times: Sequence[int],
-    *,
-    num_samples: int = 1000,
-    seed: int = 0,
+    hmm: Process, windows: Sequence[int], times: Sequence[int], *, num_samples: int = 1000, seed: int = 0
 ) -> MonteCarloEstimate:
     """Estimate E TV(belief, belief from the last w observations) after t observations, (window, time).
 

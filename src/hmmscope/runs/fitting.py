@@ -25,13 +25,7 @@ from hmmscope.inference.em import PARTS, Model
 from hmmscope.inference.gibbs import Chains, DirichletPrior
 from hmmscope.inference.known_states import named_states, with_known_states
 from hmmscope.inference.loop_inputs import PackedSequences, flat_sequences
-from hmmscope.inference.num_states import (
-    StateCountPosterior,
-    choice_of,
-    choose_num_states,
-    evidence_of_fits,
-    fit_each,
-)
+from hmmscope.inference.num_states import StateCountPosterior, choice_of, choose_num_states, evidence_of_fits, fit_each
 from hmmscope.inference.restarts import criterion
 from hmmscope.inference.weights import as_weights, with_weights
 from hmmscope.processes.hmm import HMM, check_start, matched_by_name

@@ -19,15 +19,7 @@ from hmmscope.models.base import ModelIO, ModelSpec, SequenceModel, build_model,
 from hmmscope.models.rehearsal import rehearse_training
 from hmmscope.models.user_module import UserModule, UserModuleSpec, unwrapped
 from hmmscope.runs.config import RunConfig, configure, pinned
-from hmmscope.runs.pipeline import (
-    FIRST_WEIGHTS,
-    OWN_PROCESS,
-    Run,
-    check_same,
-    engine_of,
-    load_run,
-    model_io_of,
-)
+from hmmscope.runs.pipeline import FIRST_WEIGHTS, OWN_PROCESS, Run, check_same, engine_of, load_run, model_io_of
 from hmmscope.runs.resources import ADVICE, disk_bytes, require_memory_for, warn_if_large
 from hmmscope.runs.settings import plain, settings
 from hmmscope.runs.warm_start import SharedPrefix
@@ -229,11 +221,7 @@ def _in_parts(spec: TrainingSpec, world: ProcessGroup) -> bool:
 
 
 def _learn(
-    begun: _CheckedTraining,
-    world: ProcessGroup,
-    folder: RunDir | None,
-    floor: float | None,
-    options: TrainOptions,
+    begun: _CheckedTraining, world: ProcessGroup, folder: RunDir | None, floor: float | None, options: TrainOptions
 ) -> None:
     config, tells = begun.run.config, options.tracker is not None and world.leader
     train_model(
