@@ -339,7 +339,7 @@ def better_throughout(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Me
                 leads.append(min(values.values()) - recurrent)
         return min(leads, default=None)
 
-    unit = "loss of the best Transformer minus loss of the RNN, smallest over evaluations"
+    unit = "least difference over evaluations between the best Transformer's loss and the RNN's"
     effects = each_task(rows, FOUR, least, unit)
     text = f"Loss of the best Transformer minus loss of the RNN, smallest over evaluations: {told(effects)}."
     return lab.Measurement(effects, text, gates=_gates(tables, rows, numbers), required=titles(FOUR))
@@ -397,7 +397,7 @@ def supervision_rnn(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Meas
     shown = told({name: one for name, one in parts.items() if one})
     text = f"Evaluation loss on Cyclic-HARD minus evaluation loss on Cyclic-DET: {shown}."
     compared = rows.where(layers=[0, deepest])
-    effect = over_seeds(rows, difference, "loss increase by rare labels, deepest Transformer minus RNN")
+    effect = over_seeds(rows, difference, "the deepest Transformer's loss increase by rare labels minus the RNN's")
     own = alike(tables["epochs"].where(task=[HARD, "cyclic-det"], layers=[0, deepest]))
     return lab.Measurement(
         effect, text, gates=_gates(tables, own, numbers), last_doubling_change=_drift(compared, difference)

@@ -273,7 +273,7 @@ def power(tables: lab.Tables, numbers: Mapping[str, Any]) -> lab.Measurement:
         logs = [(n, fits.log2(length)) for n, length in found.items() if 2**n < longest]
         return min((one - lab.EstimateWithError(n) for n, one in logs), default=None)
 
-    unit = "doublings of the fit length above 2^L, at the worst depth L"
+    unit = "doublings of the fit length above 2^L at the worst depth L"
     effects, drifts = fits.growing_by_task(tables, least, unit, numbers["rate"], numbers)
     text = f"{fits.by_depth(tables, REMEMBERING, numbers)} "
     text += f"log2(fit length / 2^L) at the worst depth L: {told(effects)}."
@@ -372,7 +372,7 @@ def hard_below_det(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measu
     def least(easy: fits.Lengths, hard: fits.Lengths) -> lab.EstimateWithError:
         return min(fits.log2(easy[n]) - fits.log2(hard[n]) for n in easy.keys() & hard.keys())
 
-    unit = "doublings of the fit length from Cyclic-HARD to Cyclic-DET, at the worst depth"
+    unit = "doublings of the fit length from Cyclic-HARD to Cyclic-DET at the worst depth"
     effect, moved = fits.both_cycles(tables, least, unit, numbers)
     gates = (*fits.rarely_asked(tables["positions"], numbers), *_learned(tables, fits.CYCLES, numbers))
     return lab.Measurement(effect, fits.by_depth(tables, fits.CYCLES, numbers), gates=gates, last_doubling_change=moved)
@@ -386,7 +386,7 @@ def hard_plateau(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measure
             return None
         return (fits.log2(easy[most]) - fits.log2(easy[2])) - (fits.log2(hard[most]) - fits.log2(hard[2]))
 
-    unit = "doublings of the fit length gained by depth, Cyclic-DET minus Cyclic-HARD"
+    unit = "doublings of the fit length gained by depth on Cyclic-DET minus those on Cyclic-HARD"
     effect, moved = fits.both_cycles(tables, gain, unit, numbers)
     gates = (*fits.rarely_asked(tables["positions"], numbers), *_learned(tables, fits.CYCLES, numbers))
     return lab.Measurement(effect, fits.by_depth(tables, fits.CYCLES, numbers), gates=gates, last_doubling_change=moved)

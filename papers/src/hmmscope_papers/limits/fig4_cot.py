@@ -424,7 +424,7 @@ def cot_hard(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measurement
         return lab.EstimateWithError(lab.parameter(numbers, "rate", ERROR_RATES[1]) - best.value, best.error)
 
     rows = heard.where(task=HARD)
-    effect = over_seeds(rows, least, "second largest loss over positions, at the best block length")
+    effect = over_seeds(rows, least, "second largest loss over positions at the best block length")
     easy = over_seeds(
         heard.where(task=SHOWN[0]),
         lambda own: max(

@@ -293,7 +293,7 @@ def mixing_rnn(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measureme
     gates = (equal_budgets(tables, labels), _learned(rows, "rnn", numbers), _learned(rows, numbers=numbers))
     then = while_training(tables).with_columns(predictor=lambda row: row["network"], value=lambda row: row["loss"])
     return lab.Measurement(
-        over_seeds(rows, more, "rise of the error by slow mixing, Transformer minus RNN"),
+        over_seeds(rows, more, "the Transformer's rise of the error by slow mixing minus the RNN's"),
         text,
         gates=gates,
         last_doubling_change=drift(then, more, numbers),

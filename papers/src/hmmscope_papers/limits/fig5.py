@@ -235,7 +235,9 @@ def rnn_tuning(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measureme
     for task, own in rows.by("task").items():
         values = list(own.per_seed(_wider("value", deep)).values())
         if any(value is not None for value in values):
-            effects[task] = lab.Effect.pooled(values, "range of losses over learning rates, Transformer minus RNN")
+            effects[task] = lab.Effect.pooled(
+                values, "the Transformer's range of losses over learning rates minus the RNN's"
+            )
             drifts[task] = drift(later.where(task=task), _wider("loss", deep), numbers)
     shown = [
         f"{task}, {'RNN' if n == 0 else f'{n} layers'}, {rate:g}: {_mean(own):.3f}"

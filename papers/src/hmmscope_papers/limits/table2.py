@@ -275,7 +275,7 @@ def cost(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measurement:
             high=high,
             degrees=-1,
             num_seeds=row["rounds"],
-            unit="time relative to b = 1, divided by the number of passes relative to b = 1",
+            unit="time relative to b = 1 divided by the number of passes relative to b = 1",
         )
         each_pass.append(row["to_plain"] / passes)
     worst = max(each_pass, key=lambda one: abs(math.log(one)), default=1.0)

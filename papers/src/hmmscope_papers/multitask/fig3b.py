@@ -213,7 +213,9 @@ def nearer_clearer(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measu
         f"{_listed(tables, 'trained', 'best accuracy')}, before training {_listed(tables, 'untrained', 'best accuracy')}. "
         f"It falls by {falls['trained'].effect()} per step back, before training by {falls['untrained'].effect()}."
     )
-    effect = (falls["trained"] - falls["untrained"]).effect("accuracy lost per step back, trained minus untrained")
+    effect = (falls["trained"] - falls["untrained"]).effect(
+        "accuracy lost per step back after training minus before training"
+    )
     return lab.Measurement(effect, text, gates=(*gates(tables, numbers), *_raised(tables, EARLIER[:2], numbers)))
 
 
@@ -224,7 +226,7 @@ def rise_and_fall(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measur
     for quantity in ("rise", "fall"):
         for k in EARLIER:
             own, before = (_rows(tables, network, quantity, k) for network in ("trained", "untrained"))
-            effect = own.less(before, unit="change of accuracy, trained minus untrained")
+            effect = own.less(before, unit="change of the accuracy after training minus before training")
             if effect is not None:
                 effects[f"{quantity} of {k} back"] = effect
     falls = ", ".join(_of(tables, "trained", "fall", k).short() for k in EARLIER)
@@ -250,7 +252,8 @@ def peak_moves_up(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measur
         f"{_slope(tables, 'trained', 'onset').effect()} layers per step back."
     )
     effect = (peaks["trained"] - peaks["untrained"]).effect(
-        "layers per step back, trained minus untrained", resolution=lab.parameter(numbers, "one_layer", _ONE_LAYER)
+        "layers per step back after training minus before training",
+        resolution=lab.parameter(numbers, "one_layer", _ONE_LAYER),
     )
     return lab.Measurement(effect, text, gates=(*gates(tables, numbers), *_raised(tables, EARLIER, numbers)))
 
@@ -282,7 +285,7 @@ def without_training(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Mea
         f"{_listed(tables, 'trained', 'best accuracy')} after it."
     )
     return lab.Measurement(
-        best["trained"].less(best["untrained"], unit="accuracy at the best layer, trained minus untrained"),
+        best["trained"].less(best["untrained"], unit="accuracy at the best layer after training minus before training"),
         text,
     )
 

@@ -338,7 +338,7 @@ def copying_heads(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measur
     overlap, parts = {}, []
     for offset in offsets:
         own, before = (rows.where(offset=offset, network=network) for network in ("trained", "untrained"))
-        gain = own.less(before, unit="attention to the gathered position, trained minus untrained")
+        gain = own.less(before, unit="attention to the gathered position after training minus before training")
         if gain is not None:
             overlap[f"{offset} back"] = gain
         layers = ", ".join(f"{found.value:g}" for found in own.estimates("layer").values() if found is not None)
@@ -368,7 +368,7 @@ def gathering_head_carries(tables: lab.Tables, numbers: lab.RuleParameters) -> l
         rows = tables["carried"].where(network=network, what=what)
         return rows.where(ablated="head").estimates() - rows.where(ablated="others").estimates()
 
-    unit = "extra decrease of the accuracy for the previous token, trained minus untrained"
+    unit = "extra decrease of the accuracy for the previous token after training minus before training"
     effect = (lost("trained") - lost("untrained")).effect(unit)
     text = (
         "The extra cost of a head is the effect of its ablation minus the mean effect of ablating another head of its "

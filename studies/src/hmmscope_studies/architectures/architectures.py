@@ -357,7 +357,7 @@ def parity(tables: lab.Tables) -> lab.Measurement:
         models,
         "task",
         _less(("delta-rule", layers), (architecture, layers), beyond=True),
-        "loss with positive eigenvalues minus that with negative ones, beyond the training length",
+        "loss beyond the training length with positive eigenvalues minus that with negative ones",
     )
     exact = rows.where(predictor="constructed")
     if not exact:

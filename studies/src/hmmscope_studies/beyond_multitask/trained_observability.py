@@ -107,7 +107,7 @@ class ObservabilityExperiment(Experiment):
 @claim("multitask-observability-rate")
 def observability_rate(tables: Tables) -> Measurement:
     rates = tables["rates"]
-    slope = rates.per_seed(_rate_slope).effect("nats per observation, per unit of observability")
+    slope = rates.per_seed(_rate_slope).effect("nats per observation and unit of observability")
     each = {gamma: own.effect("rate") for gamma, own in sorted(rates.by("observability").items())}
     listed = ", ".join(f"{gamma:g}: {rate}" for gamma, rate in each.items() if rate is not None)
     return Measurement(slope, f"Decay rate of the exact memory error, by observability: {listed}. {_slowed(rates)}")
