@@ -91,7 +91,7 @@ def test_number_of_states_under_a_function_of_constraints():
     linked = hs.FitOptions(
         constraints=lambda size: hs.Constraints(transition=np.where(np.eye(size), "a", None)), **QUICK
     )
-    assert hs.fit(x, [2, 3], options=linked).support.why.startswith("some constraints tie entries across rows that")
+    assert hs.fit(x, [2, 3], options=linked).support.why.startswith("constraints tie entries of rows whose other")
 
 
 def test_slices_of_linked_groups_have_the_mean_of_the_density():

@@ -141,7 +141,7 @@ def _pair(change: Tensor, difference: Tensor, problem: _Problem) -> _Pair:
 
 
 def _two_loop(gradient: Tensor, pairs: list[_Pair], problem: _Problem) -> Tensor:
-    """Return the approximate inverse Hessian times the gradient, by the two-loop recursion (Nocedal 1980)."""
+    """Return the approximate inverse Hessian times the gradient (two-loop recursion, Nocedal 1980)."""
     weights = []
     for pair in reversed(pairs):
         weights.append(pair.inverse * _dot(pair.change, gradient))

@@ -156,7 +156,7 @@ def _least(observations: Tensor, min_variance: Tensor) -> Tensor:
 def _log_probs(counts: Tensor, rates: Tensor) -> Tensor:
     """Return log P(count | rate), by a formula without cancellation.
 
-    Source: Loader (2000), *Fast and accurate computation of binomial probabilities*.
+    Source: Loader (2000).
     """
     seen = counts.clamp_min(1)
     away = (rates - seen) / seen

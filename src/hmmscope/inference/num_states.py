@@ -277,7 +277,7 @@ def evidence_of_fits(
 
 def why_not(laws: Iterable[Mapping[str, ConstrainedRows]]) -> str:
     closed = all(law.closed for own in laws for law in own.values())
-    return "" if closed else "some constraints tie entries across rows that have different constraints on other entries"
+    return "" if closed else "constraints tie entries of rows whose other entries are constrained differently"
 
 
 def units_of(lengths: NDArray[np.int64]) -> list[NDArray[np.int64]]:

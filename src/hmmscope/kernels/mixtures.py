@@ -81,9 +81,9 @@ def _share_out(typing, law, inverse, share, moved):  # type: ignore[no-untyped-d
 
 @inlined
 def _move(width, law, step, emission, symbols, target, likely, norm, scale, zeros):  # type: ignore[no-untyped-def]
-    """Compute `simd_over_sequences.arrive` in tiles, for states that emit and steps without sequence starts.
+    """Compute `simd_over_sequences.arrive` in tiles, without sequence starts.
 
-    `symbols` (V, lane) are one-hot. The result `law` sums to `norm`; the caller multiplies it by `scale` = 1 / norm.
+    `symbols` (V, lane) are one-hot. The caller multiplies the result `law` by `scale` = 1 / norm.
     """
     size, many = law.shape
     for at in range(0, many, _TILE):

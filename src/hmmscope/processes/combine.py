@@ -52,7 +52,7 @@ def uniform_noise(num_symbols: int, probability: float) -> Float64[Tensor, "symb
 def as_labelled(process: Process) -> LabelledHMM:
     """Convert an HMM to edge emissions: labelled[v, i, j] = emission[i, v] * transition[i, j].
 
-    State t of the result is the HMM's state t + 1.
+    The result's state t is the HMM's state t + 1, after observation t.
     """
     if isinstance(process, LabelledHMM):
         return process

@@ -116,7 +116,7 @@ def _generate(permutations_AS: Int64[Tensor, "action state"], order: int) -> boo
 
 
 def never_meeting_pairs(cycles_AS: Int64[Tensor, "action state"]) -> list[tuple[int, int]]:
-    """Return pairs of states from which two copies never meet under the same actions, each moving forward or backward.
+    """Return pairs of states whose two copies never meet under the same actions, if each moves forward or backward.
 
     Beliefs from the two states never overlap.
     """

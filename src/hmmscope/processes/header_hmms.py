@@ -123,7 +123,8 @@ class HeaderSpec:
         power = 2 <= self.denominator <= 2**16 and self.denominator & (self.denominator - 1) == 0
         require(power, "denominator", "must be a power of two in [2, 65536]", self.denominator)
         most = self.denominator // max(self.num_states, self.num_symbols)
-        rule = f"must be in [0, {most}], because rows have up to {max(self.num_states, self.num_symbols)} entries"
+        size = max(self.num_states, self.num_symbols)
+        rule = f"must be in [0, {most}], because up to {size} entries of a row sum to denominator"
         require(0 <= self.least <= most, "least", rule, self.least)
 
     def draw(self, numbers: NDArray[np.int64]) -> tuple[Matrices, Matrices]:

@@ -71,7 +71,7 @@ class Process(StateMethods, ABC):
     Attributes:
         num_states, num_symbols: numbers S of states and V of symbols (of coordinates for real-valued observations).
         uses_hmm_inference: capabilities that `hmmscope.inference` computes from `params`.
-        group: name of the class's group in error messages, or empty.
+        group: name for related classes in error messages, or empty.
         real_valued: True if observations are real vectors.
         observes_gaps: True if `observe` accepts missing observations, which it reads as the symbol V.
         default_target: default training target, "observation" or "belief".

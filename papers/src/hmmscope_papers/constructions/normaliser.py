@@ -30,7 +30,7 @@ Exponents = Literal["real", "floor"]
 
 @dataclass(frozen=True, kw_only=True)
 class Schedule:
-    """Stages of a normaliser for up to `length` observations.
+    """Stages of the network that divides x by its sum, for up to `length` observations.
 
     Attributes:
         length: Number of observations T.

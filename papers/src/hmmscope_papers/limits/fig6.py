@@ -123,8 +123,8 @@ def _against_depth(tables: lab.Tables) -> lab.Figure:
         name="fit-length-by-depth",
         title="Fit length by number of layers, with and without curriculum",
         caption=(
-            "The fit length is the number of positions, counted from the first, with an evaluation loss below "
-            f"{rows[0]['error_rate']:g} in each of the last epochs. Bands are 95 % intervals over seeds."
+            "The fit length is the length of the longest prefix on which the evaluation loss is below "
+            f"{rows[0]['error_rate']:g} (at each of the last evaluations). Bands are 95 % intervals over seeds."
         ),
         panels=tuple(panels),
     )

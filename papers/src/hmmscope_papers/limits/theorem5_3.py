@@ -318,7 +318,7 @@ def _normaliser_figure(rows: lab.Rows) -> lab.Figure:
             "Curves show the largest and the smallest sum of the scaled vector after each gate of the normaliser, over "
             "sampled sequences, positions and instances of RanHMM (5 states, 5 symbols), in long double. Sums of 10^40 and "
             "more are cut off. With exponents T / 2^(k+1) of gate k, the last sums lie in [1, 3]. With the printed "
-            "exponents floor(T / 2^(k+1)) they stay far above 3, where the series by which the network divides them "
+            "exponents floor(T / 2^(k+1)) the sums stay far above 3, so that the network's series for the division "
             "diverges."
         ),
         panels=(panel("real", "Exponents T / 2^(k+1)"), panel("floor", "As printed, rounded down")),

@@ -52,8 +52,8 @@ def held_bit(gamma: float) -> HMM:
 def held_bit_error(memory_length: int, time: float = math.inf) -> float:
     """Return E TV(P, P_L) of the held bit at gamma = 0; P predicts from `time` observations, P_L from the last L.
 
-    leave * (1/2 - forget) * (s_L - s_time),    s_n = P(bit not shown in n observations) = (1 - leave)^(n-1) / (1 +
-    leave)
+    a * (1/2 - b) * (s_L - s_time), s_n = (1 - a)^(n-1) / (1 + a) = P(bit not shown in n observations), where a is LEAVE
+    and b is FORGET.
     """
     unseen, unseen_at_all = ((1 - LEAVE) ** (n - 1) / (1 + LEAVE) for n in (memory_length, time))
     return LEAVE * (0.5 - FORGET) * (unseen - unseen_at_all)

@@ -245,7 +245,8 @@ def power_of_gamma(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measu
         math.log(row["rank"] / (2 * row["total_variation"])) / (row["observability"] ** 4 * row["memory_length"])
         for row in rows
     )
-    text = f"The L1 error is at most exp(-c γ^4 L) times the rank in all {len(rows)} cases, if c <= {constant:.2f}."
+    bound = "exp(-c γ^4 L) times the HMM's rank (memory L, observability γ)"
+    text = f"The L1 error is at most {bound} in all {len(rows)} cases, if c <= {constant:.2f}."
     return lab.Measurement(effects, text, required=families)
 
 

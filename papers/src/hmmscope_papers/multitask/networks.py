@@ -121,7 +121,7 @@ class Population:
 
     @cached_property
     def misfit(self) -> Float64[Tensor, " window"]:
-        """Squared error ||P_L - W_L x||^2 of the best linear prediction, for each window."""
+        """Squared error ||P_L - W_L x||^2 of the best linear map W_L of the window x, for each window."""
         return (self.law - self.linear).square().sum(1)
 
     @property

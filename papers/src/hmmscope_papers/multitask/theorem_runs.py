@@ -163,8 +163,10 @@ def _weakly_revealing(tables: lab.Tables, numbers: lab.Numbers = None) -> list[l
     blind = max(row["upper"] for row in rows.where(futures=1))
     seeing = min(row["lower"] for row in rows.where(futures=2))
     return [
-        lab.Gate.regime(blind, 0.0, lab.parameter(numbers, "blind"), "the observability of one symbol"),
-        lab.Gate.regime(seeing, lab.parameter(numbers, "seeing"), 1.0, "the joint observability of two symbols"),
+        lab.Gate.regime(blind, 0.0, lab.parameter(numbers, "blind"), "the observability coefficient of single symbols"),
+        lab.Gate.regime(
+            seeing, lab.parameter(numbers, "seeing"), 1.0, "the observability coefficient of pairs of symbols"
+        ),
     ]
 
 

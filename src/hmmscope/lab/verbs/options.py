@@ -99,7 +99,7 @@ class ExecutionOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class ShowOptions:
-    """list names, or print the documentation, fields and defaults of one name"""
+    """list registered names, or print the documentation, fields and defaults of one"""
 
     audience = ANYBODY
     examples = ("hmmscope show processes", "hmmscope show mess3")

@@ -34,7 +34,7 @@ def who_filters(tables: Tables) -> list[str]:
         "The table shows the excess loss over the exact filter divided by that of the n-gram baseline on the same samples "
         f"(means over seeds with 95 % intervals). *Filters*: the ratio is below {filters.bound:g}; *fails*: above "
         f"{fails.bound:g}; *neither*: between the two; *open*: the interval contains a bound (the stated number of "
-        "seeds would decide if the spread stays the same). Slowly mixing and nearly certain HMMs were left out of training.",
+        "seeds would decide if the spread stays the same). Training left out slowly mixing and nearly deterministic HMMs.",
         "",
         f"| | samples | seeds | {' | '.join(PLACES.values())} |",
         "|---" * (3 + len(PLACES)) + "|",
