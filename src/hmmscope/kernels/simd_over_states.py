@@ -140,8 +140,8 @@ def forward_given(  # type: ignore[no-untyped-def]
     """Filter observations with given log-likelihoods `rows` (N, S).
 
     The rows of `laws` (3, S) are the initial distribution, its logarithms, and a mask of states whose small beliefs
-    matter later. Beliefs below `smallest`, if it is positive, become zero; a sequence stops where these zeros could
-    change results by more than 1e-20.
+    matter later. Beliefs below `smallest`, if it is positive, become zero; the loop leaves a sequence where these zeros
+    could change results by more than 1e-20.
 
     The function writes log-likelihoods totals (n,), the mask of underflow risk doubts (n,) and, if these arrays have
     rows, beliefs (N, S), norms (N,), predicted states (N, S) and tops (N,), with log P(o_t | past) = log norm + top.

@@ -149,9 +149,9 @@ def uniform_rows(layout: PromptLayout, patterns: Patterns) -> list[dict]:
 def alignment(patterns: Patterns, layout: PromptLayout, gathering: dict[int, int]) -> tuple[list[dict], list[dict]]:
     """Return rows of the tables "alignment" and "effects" of a network.
 
-    "alignment" has the columns (constructed_layer, offset, layer, head, value, low, high): for each gathering head, the
-    network's head that attends most to its position. "effects" has the columns (effect, value, low, high, samples):
-    attention to earlier tokens of the sequence in each half of the layers.
+    "alignment" has the columns (constructed_layer, offset, layer, head, value, low, high): for each gathering head of
+    Theorem 1, the head that attends most to its position. "effects" has the columns (effect, value, low, high,
+    samples): attention to earlier tokens of the sequence in each half of the layers.
     """
     same = source_of_columns(layout) == SOURCES.index("earlier in its sequence")
     best_rows: list[dict] = []
@@ -325,7 +325,7 @@ def lower_layers_look_nearby(tables: lab.Tables, numbers: lab.RuleParameters) ->
         f"before training the difference is {before.effect()}."
     )
     effect = both.less(
-        before, unit="fraction of attention in the lower half of the layers minus fraction in the upper half"
+        before, unit="difference between the lower and the upper layers after training minus before training"
     )
     return lab.Measurement(effect, text, gates=gates(tables, numbers))
 

@@ -4,7 +4,7 @@
     git add fig3.json && git commit                                                           dates the file
     hmmscope run limits-fig3 --scale medium --seeds 8,9,10 --protocol fig3.json --out DIR     runs under the protocol
 
-A verdict is confirmatory if and only if all parts were measured under a protocol that contains its current rule.
+A claim's verdict is confirmatory if and only if all its data were measured under a protocol with its current rule.
 """
 
 import hashlib
