@@ -150,7 +150,7 @@ BAD: dict[str, tuple[int, list[str], str]] = {
     "missing process": (2, ["train", "none.json", "--out", "new"], "no file none.json"),
     "missing observations": (2, ["infer", "umbrella", "none.txt"], "none.txt: cannot be read"),
     "missing run": (2, ["analyse", "none", "probe"], "none: no such run folder"),
-    "verify nothing": (2, ["check", "none"], "none: not the folder of a run"),
+    "verify nothing": (2, ["check", "none"], "none: is not the folder of a run"),
     "report over what is no page": (2, ["report", "RUN", "-o", "page.txt"], "out: must end in .html, got 'page.txt'"),
     "report over a folder": (
         3,

@@ -124,7 +124,7 @@ def test_of_activations_that_are_not_finite_nothing_is_read(target: str) -> None
     with torch.no_grad():
         next(iter(model.parameters())).fill_(torch.nan)
     dataset = ProcessDataset(load_process("umbrella"), layout=SequenceLayout(length=8))
-    with pytest.raises(NonFiniteError, match=r": activations are NaN or infinite"):
+    with pytest.raises(NonFiniteError, match=r": the model's activations are NaN or infinite"):
         hs.probe(model, dataset, target=target, num_samples=16)
 
 

@@ -133,7 +133,7 @@ def test_errors():
         ({"longest": 3, "family": "poisson"}, "family: .*poisson.*free, negative-binomial"),
         (
             {"longest": 3, "start": hmmscope.HMM([1], [[1]], [[0.5, 0.5]])},
-            "start: must be a SemiMarkovHMM, or its four",
+            "start: must be a SemiMarkovHMM, or a list of its four",
         ),
         ({"longest": 3, "start": (np.ones(2) / 2,) * 4}, r"start.transition: must have the shape \(2, 2\)"),
     ):

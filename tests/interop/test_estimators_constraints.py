@@ -130,7 +130,7 @@ def test_answers_are_those_of_the_process() -> None:
         (
             {"constraints": hs.Constraints.left_to_right(3)},
             {"known_states": [2] * 60},
-            r"^X: a sequence has probability zero under the initial parameters and known_states; make more",
+            r"^X: a sequence has probability zero under the initial parameters and known_states; make zero",
         ),
     ],
 )
@@ -138,5 +138,5 @@ def test_refusals(options: dict[str, Any], given: dict[str, Any], said: str) -> 
     x, _ = symbols()
     with pytest.raises(InputError, match=said):
         estimators.CategoricalHMM(3, **options).fit(x, LENGTHS, **given)
-    with pytest.raises(InputError, match="applies to symbols"):
+    with pytest.raises(InputError, match="must be omitted for vector emissions"):
         estimators.GaussianHMM(3, constraints=TIED).fit(np.nan_to_num(x))

@@ -187,7 +187,7 @@ def test_positions_that_have_no_end(tmp_path: Path) -> None:
     back = from_huggingface(tmp_path / "model")
     assert apart(back(tokens(1, 30)), model(tokens(1, 30))) < 1e-5
     refuses(
-        lambda: export_huggingface(made("learned"), tmp_path / "x", max_length=LENGTH + 1), "max_length", "12 positions"
+        lambda: export_huggingface(made("learned"), tmp_path / "x", max_length=LENGTH + 1), "max_length", "at most 12"
     )
 
 

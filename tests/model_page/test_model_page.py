@@ -365,7 +365,7 @@ def test_every_verb_takes_an_adapted_model_of_a_file(
         ),
         (["train", "mess3", "--model", "mine.py:one", "--model.width", "8"], "--model.width: is a field of registered"),
         (["analyse", "mine.py:one", "probe", "mess3"], "length: Batches does not state its training length"),
-        (["analyse", "mine.py:one", "probe", "run", "--length", "8"], "--length: a run has its own"),
+        (["analyse", "mine.py:one", "probe", "run", "--length", "8"], "--length: is fixed by the given run"),
         (
             ["analyse", "mine.py:one", "curves", "mess3", "--sequences", "x"],
             "--sequences: needs a run, got mine.py:one",

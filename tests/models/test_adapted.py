@@ -720,7 +720,7 @@ def test_plots_are_drawn_in_given_axes() -> None:
 
 @pytest.mark.parametrize(
     ("error", "told"),
-    [(SystemExit(3), "its code .*SystemExit: 3"), (AssertionError(), "Net .*layers.2: AssertionError$")],
+    [(SystemExit(3), "the model's code .*SystemExit: 3"), (AssertionError(), "Net .*layers.2: AssertionError$")],
 )
 def test_an_exit_or_an_empty_assertion_in_a_module_is_named(error: BaseException, told: str, tmp_path: Path) -> None:
     class Ends(Block):

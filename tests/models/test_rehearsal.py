@@ -249,7 +249,9 @@ def test_weights_without_numbers_are_one_line() -> None:
         hs.capture_activations(model, ["residual.1"], CORPUS[0:2].tokens)
     model = GPT()
     model.register_buffer("scale", torch.ones(3, device="meta"), persistent=False)
-    with pytest.raises(InputError, match=r"^model: scale of GPT is on the meta device, without values; build it on"):
+    with pytest.raises(
+        InputError, match=r"^model: scale of GPT is on the meta device, without values; build the model on"
+    ):
         hs.probe(model, CORPUS, num_samples=8)
     with pytest.raises(InputError, match="model: Sequential has lazy modules"):
         hs.evaluate(nn.Sequential(TABLE, nn.LazyLinear(3)), CORPUS, **FEW)
@@ -355,7 +357,7 @@ def test_layers_with_channels_before_time_are_refused_where_they_are_as_many() -
 def test_a_length_is_asked_for_unless_the_model_states_it(tmp_path: Path) -> None:
     model = GPT(64)
     model.config = {"block_size": 64}  # type: ignore[assignment]
-    line = r"length: GPT does not state its training length; .* at most 64 positions \(block_size\)"
+    line = r"length: GPT does not state its training length; .* the model has 64 positions \(block_size\)"
     with pytest.raises(InputError, match=line):
         hs.look(model, "mess3")
     model.config["train_length"] = 6  # type: ignore[operator]

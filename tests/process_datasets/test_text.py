@@ -97,5 +97,5 @@ def test_a_corpus_of_text_has_the_same_samples() -> None:
     assert dataset.digest(2) != hs.ProcessDataset(
         process, layout=hs.TextLayout(tokenizer=tokenizer("bytes"), names=3, length=6)
     ).digest(2)
-    with pytest.raises(InputError, match="names: must be 3"):
+    with pytest.raises(InputError, match="names: need 3"):
         hs.ProcessDataset(process, layout=hs.TextLayout(tokenizer=tokenizer("bytes"), names=2, length=6))[0:1]

@@ -115,7 +115,7 @@ def test_groups_of_cycles():
     assert {group_order(random_cycles(seed, 4, 5)) for seed in range(40)} <= {4, 8, 24}
     with pytest.raises(InputError, match="contain each state once"):
         group_order(torch.tensor([[0, 0, 1]]))
-    with pytest.raises(InputError, match="more than 50"):
+    with pytest.raises(InputError, match="at most 50"):
         group_order(torch.tensor([[1, 2, 3, 4, 0], [1, 0, 2, 3, 4]]), limit=50)
 
 

@@ -254,7 +254,7 @@ def test_checkpoint_arguments(run: RunDir) -> None:
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 def test_tensor_that_is_not_finite(run: RunDir, value: float) -> None:
     tensors = {"model": {"fine": torch.zeros(2), "bad.weight": torch.tensor([0.0, value], dtype=torch.bfloat16)}}
-    with pytest.raises(NonFiniteError, match=r"step 3: model: 'bad\.weight'"):
+    with pytest.raises(NonFiniteError, match=r"step 3: model: tensor 'bad\.weight'"):
         run.save_checkpoint(3, tensors, {})
     assert run.checkpoint_steps() == [1, 2]
     with store.new_folder(step_folder(run, 3)) as folder:

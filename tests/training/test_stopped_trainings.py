@@ -76,7 +76,7 @@ def test_weights_that_overflow_are_not_saved(at_loss: Callable, partial: Path, m
         return found
 
     monkeypatch.setattr(trainer, "train_step", spoil)
-    with pytest.raises(NonFiniteError, match=r"step 42: model: 'head\.bias' is not finite"):
+    with pytest.raises(NonFiniteError, match=r"step 42: model: tensor 'head\.bias' is not finite"):
         run(partial)
     assert RunDir.open(partial).checkpoint_steps() == [28, 35]
 

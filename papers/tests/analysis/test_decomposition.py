@@ -383,7 +383,10 @@ def test_bad_requests_are_refused():
         (lambda: histories.distances(4), r"^memory_length: must be in \[1, 3\], got 4$"),
         (lambda: histories.distances(0), r"^memory_length: must be in \[1, 3\], got 0$"),
         (lambda: sample_counts(Windows.all(REFERENCE, 2), 0, 1), r"^num_samples: must be at least 1, got 0$"),
-        (lambda: counted_moments(windows, 0 * counts), r"^counts: must contain a sample, got 0$"),
+        (
+            lambda: counted_moments(windows, 0 * counts),
+            r"^counts: must contain at least one sample in each draw, got 0$",
+        ),
         (lambda: counted_moments(windows, two), r"^counts: must contain equally many samples in each draw"),
         (lambda: check_bound(histories, windows, counts, 3, 3.0), r"^rate: must be in \(0, "),
         (lambda: check_bound(histories, windows, counts, 3, 0.0), r"^rate: must be in \(0, "),

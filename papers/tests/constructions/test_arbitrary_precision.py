@@ -222,7 +222,7 @@ def test_product_gadget_loses_a_third_of_the_bits() -> None:
     "settings, message",
     [
         ({"observations": torch.tensor([0, 2])}, r"^observations: must be in \[0, 2\)"),
-        ({"observations": torch.tensor([], dtype=torch.int64)}, r"^observations: must be 1 to 256 symbols, got 0$"),
+        ({"observations": torch.tensor([], dtype=torch.int64)}, r"^observations: must have 1 to 256 symbols, got 0$"),
         ({"bits": 4}, r"^bits: must be in \[8, 65536\], got 4$"),
         ({"product": "relu"}, r"^product: must be gelu or exact"),
         ({"variant": "both"}, r"^variant: must be residual or disjoint"),

@@ -155,7 +155,7 @@ def test_joint_index_counts_in_base_v() -> None:
     "shape, memory_length, num_futures, message",
     [
         ((3, 2), 2, 1, "demonstrations: must have at least 3 symbols each, got 2"),
-        ((0, 5), 2, 1, "demonstrations: must be at least one, got 0"),
+        ((0, 5), 2, 1, "demonstrations: must have at least one, got 0"),
         ((3, 5), 0, 1, "memory_length: must be at least 1"),
         ((3, 5), 2, 0, "num_futures: must be at least 1"),
     ],

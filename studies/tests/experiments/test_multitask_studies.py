@@ -63,7 +63,7 @@ DECAY = "multitask-memory-decay"
 def test_exponential_decay_is_told_from_a_power_law() -> None:
     found = judged(DECAY, decay_tables(lambda seed, k: (0.1 + 0.01 * seed) * math.exp(-(0.8 + 0.01 * seed) * k)))
     assert found.verdict == "reproduced"
-    assert "factor of 0.44" in found.text
+    assert "multiplied by 0.44" in found.text
     power = judged(DECAY, decay_tables(lambda seed, k: (0.1 + 0.01 * seed) * k ** -(2.0 + 0.01 * seed)))
     assert power.verdict == "not reproduced"
     assert power.value is not None

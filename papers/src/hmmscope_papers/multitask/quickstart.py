@@ -230,7 +230,7 @@ def layers_hold(tables: lab.Tables) -> lab.Measurement:
         value=one["share"],
         low=one["share_low"],
         high=one["share_high"],
-        unit="of controls' error removed, one step back",
+        unit="of controls' error removed (1 back)",
     )
     return lab.Measurement(share, f"{said}.")
 

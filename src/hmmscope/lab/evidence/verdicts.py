@@ -330,7 +330,8 @@ class Gate:
             return Gate("learned", False, f"whether the model is better than {control} was not measured", (0.0, margin))
         is_open = effect.low is not None and rounded(effect.low) > 0 and rounded(effect.value) >= margin
         needed = f"at least {margin:g} with an interval above 0"
-        said = f"the model is better than {control} by {effect}" + ("" if is_open else f" (required: {needed})")
+        lead = f"the model's lead over {control} is {effect} (required: {needed})"
+        said = f"the model is better than {control} by {effect}" if is_open else lead
         seen = (effect.value, margin) if effect.low is None else (effect.value, effect.low, margin)
         return Gate("learned", is_open, said, seen)
 
