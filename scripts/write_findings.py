@@ -52,7 +52,7 @@ CASES = {
     "exponential or power law": "exponential decay compared with a power law",
     "worst depth": "the worst depth",
     "backward 0.15": "backward probability 0.15",
-    "no error": "the error of zero",
+    "no error": "zero error",
     "steps": "the number of steps",
     "exact products, residual": "exact products in the residual stream",
     "conditional factors": "factors coupled through observations",

@@ -371,7 +371,7 @@ def fits_longer(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measurem
     unit = "doublings from the best Transformer's fit length to the RNN's"
     effects = each_task(rows, FOUR, longer, unit, resolution=resolution)
     drifts = {task_title(task): _drift(own, longer) for task, own in rows.by("task").items()}
-    text = f"log2(0.1-fit length of the RNN / 0.1-fit length of the best Transformer): {told(effects)}."
+    text = f"log2(fit length of the RNN / fit length of the best Transformer), at error rate 0.1: {told(effects)}."
     return lab.Measurement(
         effects, text, gates=_gates(tables, rows, numbers), required=titles(FOUR), last_doubling_change=drifts
     )

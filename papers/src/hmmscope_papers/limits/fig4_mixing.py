@@ -200,7 +200,7 @@ def _learned(rows: lab.Rows, trained: str = "model", numbers: lab.Numbers = None
     return lab.Gate.learned(
         least,
         lab.parameter(numbers, "error_rate", ERROR_RATE) / 2,
-        f"the uniform distribution ({'RNN' if trained == 'rnn' else 'Transformer'})",
+        f"the uniform distribution (model: {'RNN' if trained == 'rnn' else 'Transformer'})",
     )
 
 

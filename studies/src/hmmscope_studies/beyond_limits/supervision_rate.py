@@ -225,5 +225,5 @@ def dose_threshold(tables: lab.Tables, numbers: lab.Numbers = None) -> lab.Measu
     failing = [actions for actions in deep if actions in flat and deep[actions].value < 1 <= flat[actions].value / 2]
     text = f"Mean 0.1-fit length of the best Transformer and of the RNN, by labels per action: {said or 'none'}. "
     rates = ", ".join(f"1 in {a}" for a in failing) or "none"
-    text += f"Label rates at which no Transformer fits one position and the RNN fits at least two: {rates}."
+    text += f"Label rates at which no Transformer fits even the first position, and the RNN fits at least two: {rates}."
     return lab.Measurement(effects, text)
