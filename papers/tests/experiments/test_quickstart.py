@@ -92,7 +92,7 @@ def test_what_the_layers_hold_stands_beside_untrained_twins() -> None:
     found = judged("quickstart-layers", tables())
     assert found.text.startswith("accuracy 1 back 0.70 (0.20), ")
     assert found.value == pytest.approx(0.625)
-    unit = "of controls' error removed, one step back"
+    unit = "of controls' error removed (1 back)"
     assert (found.low, found.high, found.unit) == (*map(pytest.approx, (0.525, 0.725)), unit)
     found = judged("quickstart-layers", tables(told=False))
     assert found.text.endswith(". The controls are too accurate to show an effect of training.")
