@@ -258,7 +258,7 @@ def experiment(name: str) -> Callable[[T], T]:
 
 
 def page(name: str) -> Callable[[T], T]:
-    """Register a function (folder or run, path of the page or None) that makes the page of this type of folder."""
+    """Register a function (folder or run, path of the page or None) that makes the page of a type of folder."""
     return _register("page", name)
 
 

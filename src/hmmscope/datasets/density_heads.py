@@ -1,7 +1,6 @@
 """Density heads: functions from network outputs to a mixture density of the next vector.
 
-For each of K mixture components, the network outputs a log weight and the parameters of a density of standardised
-vectors.
+For each of K mixture components, the network outputs a log weight and the parameters of a density.
 """
 
 import math
@@ -65,10 +64,11 @@ class DensityHead(ABC):
 
 @registry.density("gaussian")
 class GaussianHead(DensityHead):
-    """Components N(mean, (AᵀA)^-1); the network outputs the mean and a triangular A, with its diagonal as logarithms.
+    """Components N(mean, (AᵀA)^-1) of standardised vectors z; outputs are the mean and a triangular A (log diagonal).
 
-    log density = sum_y log A_yy - |A (z - mean)|^2 / 2 - Y/2 log 2 pi - sum_y log width_y,   z = (vector - centre) /
-    width,   A_yy^-2 = exp(-2 output_y) + process.least_variances_y,   (centre, width) = process.scale
+    log density = sum_y log A_yy - |A (z - mean)|^2 / 2 - Y/2 log 2 pi - sum_y log width_y,   y = 1 .. Y coordinates,
+    z = (vector - centre) / width,   (centre, width) = process.scale,
+    A_yy^-2 = exp(-2 output_y) + process.least_variances_y
     """
 
     @property

@@ -95,7 +95,7 @@ class Layout:
 
     @property
     def has_prefix(self) -> bool:
-        """True if a token precedes every sequence."""
+        """True if a token, such as a delimiter, precedes every sequence."""
         return self.has_delimiter
 
     def tokens(
@@ -131,7 +131,7 @@ def _columns_on(layout: Layout, device: torch.device) -> Int64[Tensor, " time"]:
 @registry.layout("sequences")
 @dataclass(frozen=True, kw_only=True)
 class SequenceLayout(Layout):
-    """One sequence per sample, optionally after a placeholder token, as at position 0 in [Limits].
+    """One sequence per sample, optionally after a placeholder token, as in [Limits].
 
     Attributes:
         length: number of observations per sample.
@@ -162,8 +162,8 @@ class HeaderLayout(Layout):
 
     e_1 .. e_H | o_0 .. o_{T-1}
 
-    The token of a header entry e is V + e, because tokens below V are symbols. In the process `told-hmms`, all
-    probabilities are multiples of 1/16; their numerators are the entries, without the last in each row of a matrix.
+    The token of a header entry e is V + e, because tokens below V, the number of symbols, are symbols. In the process
+    `told-hmms`, entries are numerators of transition and emission probabilities over 16, except the last of each row.
     The Bayes-optimal predictor filters with the HMM in the header. Models do not predict the header.
 
     Attributes:

@@ -111,8 +111,8 @@ class Target(ABC):
     ) -> Float64[Tensor, "batch judged"]:
         """Compute the distance of predictions from the optimum at each position.
 
-        The distance is the total variation for probabilities and the Euclidean distance for vectors. For linear
-        processes it is divided by max(1, norm of the optimum).
+        The distance is the total variation for probabilities and the Euclidean distance for vectors. For processes
+        that emit vectors, it is divided by max(1, norm of the optimum).
 
         Source: [Limits] App. C.1.
         """

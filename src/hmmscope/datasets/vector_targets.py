@@ -28,7 +28,7 @@ class NextVector(BeforeEachObservation):
 class NextDensity(BeforeEachObservation):
     """The probability density of the next vector.
 
-    A prediction is a pair (log density of the observation, mean). The mean loss of a model minus that of the optimum
+    A prediction is a pair (log density of the observation, mean). The difference of mean losses, model minus optimum,
     estimates KL(exact density || model density).
 
     Args:

@@ -55,7 +55,7 @@ class ResourceEstimate:
         samples_measured: Number of samples in a timed step.
         seconds: Time of all steps on this processor, without evaluations; None if unknown.
         gpu_seconds: Time on one GPU, computed from `GPU_RATE`.
-        other_precision, other_seconds: Precision (float32 or bfloat16) that the run does not use, and `seconds` in it.
+        other_precision, other_seconds: Precision (float32 or bfloat16) that the run does not use, and its `seconds`.
     """
 
     parameters: int
@@ -185,7 +185,7 @@ def _checkpoint_bytes(model: SequenceModel) -> int:
 
 
 def budget(config: RunConfig, model_io: ModelIO) -> tuple[int, int, float | None]:
-    """Return the samples, tokens and floating-point operations of a training run."""
+    """Return the numbers of samples, tokens and floating-point operations of a training run."""
     spec, layout = config.training, config.layout
     columns = _columns_of_epochs(spec, layout.num_observations, layout.context_length)
     flops: float | None = 0.0

@@ -17,8 +17,8 @@ class FitOptions:
     """Options of `hmmscope.fit`: starting values, constraints, restarts and convergence.
 
     Attributes:
-        start: Model with the initial values of the first restart and of the fixed parts. Zeros stay zero; symbols are
-            matched by name.
+        start: Model with the initial values of the first restart and of the fixed parts. Zero probabilities stay zero;
+            symbols are matched by name.
         fixed: Parts that keep the values of `start`: "initial", "transition", "emission", "durations".
         tied_emissions: A class number for each state; states of one class share one emission distribution.
         constraints: Forbidden, fixed and tied probabilities, or a function from the number of states to them.

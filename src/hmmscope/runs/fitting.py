@@ -58,10 +58,10 @@ class FitResult(FitAnswers):
         fits: A `BaumWelchFit` or `EmissionFit` for each number of states. Several fits use the training part, a single
             fit uses all data; a fit to a stream has none.
         whole: The chosen fit after further EM steps on all data; None if `fits` used all data.
-        held_out: Mean held-out log-probability per symbol (nats) by number of states; empty without held-out data.
+        held_out: Mean held-out log-probability per observation (nats) by number of states; empty without held-out data.
         held_out_errors: Standard errors of `held_out`.
         reason: Why this number of states was chosen; empty if only one was given.
-        num_fitted: Number of symbols that `fits` used; 0 if `fits` used all data.
+        num_fitted: Number of observations that `fits` used; 0 means all.
         support: Posterior probability of each number of states; None if only one was given.
         data: The fitted data; None for a stream.
         num_zeros: Number of zero probabilities of `start`, by array name.

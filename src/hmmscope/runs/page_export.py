@@ -69,7 +69,7 @@ class ControlScores:
     Attributes:
         num_samples: Number of samples of the probe dataset.
         r2: Mean R² of the controls, by layer name.
-        beyond: "verdict", "text" of the verdict, and R² at the best layer: "r2" (model), "twins" (controls).
+        beyond: A "verdict", its "text", and R² at the best layer: "r2" (model), "twins" (controls).
     """
 
     num_samples: int

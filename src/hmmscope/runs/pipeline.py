@@ -167,7 +167,7 @@ class Run(Tabular):
         return place
 
     def look(self, out: str | Path | None = None) -> Any:
-        """Compare the model with the Bayes-optimal predictor; return a notebook view, and write the page `out`."""
+        """Return a notebook view of the model and the Bayes-optimal predictor; write it as page `out`, if given."""
         return registry.lookup("page", "look")(self, out)
 
 
@@ -275,7 +275,7 @@ def model_io_of(config: RunConfig, target: Target) -> ModelIO:
 
 
 def engine_of(config: RunConfig, model_io: ModelIO, num_processes: int = 1, *, measure: bool = True) -> Choice:
-    """Choose the training engine of a run on a given device, with a reason (see `choose_engine`).
+    """Choose the training engine of a run, with a reason (see `choose_engine`).
 
     If `measure` is true, both engines may be timed; otherwise only stored times are used.
     """

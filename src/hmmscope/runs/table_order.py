@@ -15,7 +15,7 @@ MOVING = ("group", "time", "sort", "every", "gap", "duplicates")
 
 
 def in_table_order(name: str, values: Any, source: Any, reading: Mapping[str, Any]) -> Any:
-    """Return values that were given for the rows of a table as lists, one per sequence; None where a step has no row.
+    """Return values of a table's rows as lists, one per sequence, if options move rows; None where a step has no row.
 
     Raises:
         InputError: The values have the index of the table, but in another order.
@@ -49,7 +49,7 @@ def _scalars(values: Any) -> Any:
 
 
 def from_one_hot(inputs: Any, lengths: Sequence[int]) -> tuple[Any, Any]:
-    """Convert one-hot rows to input numbers; also return the names or number of inputs, or None for other formats."""
+    """Return input numbers of one-hot rows, and names or number of the inputs; (`inputs`, None) for other formats."""
     names = [*map(str, inputs.columns)] if is_frame(inputs) and hasattr(inputs, "to_numpy") else None
     parts = [inputs.to_numpy()] if names else inputs if isinstance(inputs, list | tuple) else [inputs]
     if not all(isinstance(part, np.ndarray | torch.Tensor) for part in parts):

@@ -34,7 +34,7 @@ class SharedPrefix:
     Attributes:
         shorter: The existing run.
         step: Step of the reused checkpoint.
-        num_log_checkpoints: Steps with checkpoints that the longer run stores.
+        num_log_checkpoints: Steps of the longer run's permanent checkpoints.
     """
 
     shorter: RunDir

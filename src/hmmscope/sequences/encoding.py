@@ -201,7 +201,7 @@ def _has_gaps(row: Sequence[Any], missing: Missing) -> bool:
 
 
 def encode_words(rows: list[list[str]], alphabet: Alphabet, how: str, where: Callable[[int], str]) -> Encoded:
-    """Encode rows of names; an alphabet without names is replaced by the sorted set of names in the rows."""
+    """Encode rows of names; an alphabet without names or count is replaced by the sorted names in the rows."""
     different = {word for row in rows for word in row}
     gaps = {word for word in different if alphabet.missing.has(word)}
     names = alphabet.names or (

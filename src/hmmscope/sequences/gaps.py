@@ -77,7 +77,7 @@ class Missing:
         return isinstance(value, float | np.floating) and f"{value:g}" in self.names
 
     def marked(self, array: NDArray[Any]) -> NDArray[Any]:
-        """Replace missing numbers by `MISSING`; whole floats become integers."""
+        """Replace numbers that mark missing observations by `MISSING`; arrays of whole floats then become integers."""
         if isinstance(array, np.ma.MaskedArray):
             mask, array = np.ma.getmaskarray(array), array.data
         else:

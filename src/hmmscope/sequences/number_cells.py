@@ -28,7 +28,7 @@ _THOUSANDS = re.compile(r"[+-]?[1-9]\d{0,2}[,.]\d{3}")
 
 
 def headed_table(cells: TableCells, what: str, gaps: "NumberMarkers") -> Table | None:
-    """Return a table, or None if all cells of the first row are numbers or missing."""
+    """Return a table with a header; None if the first row has only numbers or missing entries."""
     return csv_table(cells, what) if any(gaps.number(cell) is None for cell in next(iter(cells.rows), [])) else None
 
 

@@ -30,7 +30,7 @@ class Text:
 
 @dataclass(frozen=True)
 class Arrays:
-    """Arrays by name, and the header of their file or None."""
+    """Arrays by name, and the header, if any, of their file."""
 
     arrays: Mapping[str, Any]
     header: dict[str, Any] | None = None

@@ -22,7 +22,7 @@ class FamilyHMM(RealValuedHMM):
         n_components: Number of states S.
         emission: Name of the family (`hmmscope.registry.emission`), or a subclass of `hmmscope.EmissionHMM`.
         emission_options: Options of the family, such as {"num_gaussians": 2}.
-        min_variance: Least variance of a state, as a fraction of each feature's variance.
+        min_variance: Least variance within a state, as a fraction of the feature's variance in X.
         startprob_prior, transmat_prior: Concentrations of Dirichlet priors; 1 means no prior.
         algorithm, random_state, n_iter, tol, verbose, implementation, n_init, constraints: See `CategoricalHMM`.
         params, init_params: Letters of "s" (start), "t" (transitions), "e" (emissions).

@@ -253,7 +253,7 @@ def holding(path: Path) -> Iterator[None]:
 
 @contextmanager
 def one_at_a_time(path: Path) -> Iterator[None]:
-    """Hold the lock on a file or folder inside the block; without a lock if it is missing or cannot be locked."""
+    """Hold the lock on a file or folder, if it exists and can be locked, inside the block."""
     fd = -1
     with suppress(OSError):
         fd = os.open(path, os.O_RDONLY)

@@ -63,7 +63,7 @@ def write_seal(
     leave: Collection[str] = (),
     whole: Collection[str] = (),
 ) -> None:
-    """Write the seal of a folder: the checksums of its files, except files in `leave`, and of files in `coming`.
+    """Write the seal of a folder: checksums of its files, except those in `leave`, and of files in `coming`.
 
     `coming` holds the bytes of files that are written later. All files of the folders in `whole` are covered.
     """
@@ -182,7 +182,7 @@ def read_seal(folder: Path, name: str = SEAL) -> Seal | None:
 
 
 def open_sealed(folder: Path, *, weights: bool = True, milestones: bool = True) -> Seal | None:
-    """Read the seal of a folder and compare the files with its checksums; None if the folder has no seal.
+    """Read the seal of a folder and compare the files with the seal's checksums; None without a seal.
 
     If `weights` is false, the weights of a run are not compared; if `milestones` is false, only the last checkpoint is
     compared.

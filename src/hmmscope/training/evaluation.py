@@ -76,6 +76,6 @@ class Evaluation:
 
 
 def mean_where(values: Float64[Tensor, "batch judged"], counted: Tensor) -> list[float | None]:
-    """Return the mean of `values` at each position over samples where `counted` is true, or None if there are none."""
+    """Return the mean of `values` at each position over samples where `counted` is true; None without such samples."""
     sums, counts = values.where(counted, 0.0).sum(0), counted.sum(0)
     return [total / count if count else None for total, count in zip(sums.tolist(), counts.tolist(), strict=True)]

@@ -36,7 +36,7 @@ class SingleProcess:
         forward: The model, possibly compiled or wrapped.
         in_parts: True if forward passes need all processes.
         before_update: Function called after the gradient is computed and before any state changes.
-        meanwhile: Function called before the CPU waits for the step's loss.
+        meanwhile: Function called after each step (on a GPU, after queueing it).
         auxiliary: Auxiliary losses.
         terms: Values of the auxiliary losses at the last step.
     """
@@ -114,7 +114,7 @@ class SingleProcess:
 
 
 class BitExactParallel(SingleProcess):
-    """Training in several processes, with the same bits as in one: gradients g_i of the parts are added in order.
+    """Training in several processes, with the same bits as in one: gradients g_i of batch parts are added in order.
 
     gradient = ((g_0 + g_1) + g_2) + ...     process r computes g_{r k} .. g_{(r + 1) k - 1}
 
@@ -162,9 +162,9 @@ class BitExactParallel(SingleProcess):
 
 
 class DDPUpdates(SingleProcess):
-    """DistributedDataParallel: each process computes a part of the batch, and all-reduce averages the gradients.
+    """DistributedDataParallel: each process computes gradients of a part of the batch, and all-reduce averages them.
 
-    Results differ from results of one process by rounding. The first backward pass runs twice, because torch regroups
+    Results differ from those of one process by rounding. The first backward pass runs twice, because torch regroups
     the gradients after it; otherwise a resumed run would round differently.
     """
 

