@@ -1,1 +1,1 @@
-"""Compiled training steps of small models, equivalent to the modules of `models`."""
+"""Compiled training steps of small models, equivalent to the torch modules in `hmmscope.models`."""

@@ -1,7 +1,7 @@
 """Causal softmax attention of a chunk, vectorised over samples, and over heads if there are few samples.
 
 s[t, u] = q_t · k_u,  u <= t;   p = softmax over u;   mixed_t = sum_u p[t, u] v_u          q rotated, scaled; k rotated
-dp[t, u] = dmixed_t · v_u;  ds = p (dp - sum_u p dp)
+dp[t, u] = dmixed_t · v_u;  ds = p (dp - sum_u p dp)                                       dx: loss gradient of x
 """
 
 from typing import NamedTuple
@@ -135,7 +135,7 @@ def attend(
 
     Args:
         cos, sin: Cosines and sines of rotary positions (step, head width); no rows if positions are not rotary.
-        none: Array without rows.
+        none: Array without rows, which replaces `cos` and `sin` for values.
         work: Work arrays of one head and lane group.
     """
     wide()

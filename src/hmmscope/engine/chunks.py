@@ -1,4 +1,4 @@
-"""Memory layout of a chunk of samples, and computation of its input, norms, head and loss.
+"""Memory layout of a chunk of samples, and computation of input, norms, head and loss.
 
 Column n = t * samples + b is position t of sample b (one SIMD lane). Panels are groups of `panel` columns, so F
 features per column are an array (panels, F, panel). Padding has zero loss weight.
@@ -156,11 +156,7 @@ def normalise_backward(normed: int, hat: X2, scale: X1, dhat: X2, used: int, dx:
 def labels_of_panel(
     asked: StepInputs, first: int, count: int, samples: int, panel: int, used: int, width: int, y: X2, w: X1
 ) -> None:
-    """Load the labels and loss weights of a panel (a block of samples).
-
-    Args:
-        y, w: Arrays for the labels (output, panel) and the weights (panel,).
-    """
+    """Write the labels of a panel to `y` (output, panel), and their loss weights to `w` (panel,)."""
     ids, values, columns, weight = asked.ids, asked.values, asked.columns, asked.weight
     for v in range(y.shape[0]):
         for j in range(used):

@@ -25,7 +25,7 @@ class CellMaps(NamedTuple):
     """Linear maps of all layers of a recurrent network.
 
     Shapes: recur (layer, width, width), feed (layer - 1, width, width), bias (layer - 1, width), initial states (layer,
-    width), table (token or input, width), place (step, width), head.
+    width), table (token or input, width), place (step, width), head (output, width).
     """
 
     recur: X3

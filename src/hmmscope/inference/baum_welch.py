@@ -99,8 +99,8 @@ def fit_baum_welch(
 
     transition_ij ∝ E[transitions i -> j];  emission_iv ∝ E[symbols v emitted by i]
 
-    With `pseudo_count` c the fit is the posterior mode under Dirichlet(1 + c) priors of rows. Zeros in `start` stay
-    zero.
+    With `pseudo_count` c the fit is the posterior mode under Dirichlet(1 + c) priors of rows of probabilities. Zeros in
+    `start` stay zero.
 
     At least three restarts run. The search ends when the log-likelihoods of the best two restarts differ by less than
     0.1 nats or `agreement` nats per observation. Each restart runs ten iterations from each of `num_tries` random
@@ -109,7 +109,7 @@ def fit_baum_welch(
     Source: Baum et al. (1970); short runs: Biernacki, Celeux and Govaert (2003).
 
     Args:
-        observations: Symbols in [0, V) or `hmmscope.MISSING` (batch, time); or `PackedSequences`, where V marks gaps.
+        observations: Symbols in [0, V) or `hmmscope.MISSING` (batch, time); or `PackedSequences`, with V for missing.
         num_states, num_symbols: Numbers S and V of states and symbols.
         lengths: Number of observations of each sequence (batch,).
         start, fixed, tied_emissions, constraints: See `FitOptions`; the pseudo-count is added once per tied group.

@@ -44,8 +44,8 @@ ROWS, TILE_ROWS = 96, 6
 #: Largest shrinkage of an entry between checks that keeps a safe entry a normal number.
 _SHRINKS = 1e-200
 
-#: Sparse loops: steps between checks. An entry is safe if `least` cannot shrink it below `_NORMAL` before the check after
-#: the next; then nothing underflows, and the backward pass does not overflow.
+#: Sparse loops: steps between checks. An entry is safe if `Tables.least` cannot shrink it below `_NORMAL` before the
+#: check after the next; then nothing underflows, and the backward pass does not overflow.
 _LOOKS, _NORMAL = 4, 1e-300
 
 #: Largest alphabet for which the compiled loop also predicts.
@@ -70,7 +70,7 @@ class Filtered(Shown):
         predictive: P(o_{t+1} | o_0..o_t) (batch, time, symbol), if requested.
         norms: P(o_t | o_0..o_{t-1}) of sequences without underflow risk (batch, time); ones in padding.
         terms: log P(o_t | o_0..o_{t-1}) of all sequences.
-        underflow_risk: `ScaledBeliefs` of each row with underflow risk.
+        underflow_risk: `ScaledBeliefs` of sequences with underflow risk, by row of the batch.
     """
 
     tables: Tables

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from hmmscope.inference.constraints import Array, RowConstraints
 from hmmscope.reprs import Shown
 
-#: Most states whose orders `symmetries` tries.
+#: Most states of which `symmetries` tries all orders.
 MOST_STATES = 6
 #: Slice-sampling moves per sweep and free dimension of groups that link different rows.
 MOVES = 2

@@ -39,7 +39,7 @@ class Constraints:
 
     @classmethod
     def left_to_right(cls, num_states: int, width: int = 1, *, emission: Any = None) -> "Constraints":
-        """Return constraints that start in state 0 and move ahead by at most `width` states per step."""
+        """Return constraints on paths to start in state 0 and move ahead by at most `width` states per step."""
         require_count("width", width)
         ahead = _differences(num_states)
         first = np.arange(num_states) == 0

@@ -1,4 +1,4 @@
-"""Mixtures of conjugate posteriors given counts, the initial distributions of the samplers of `evidence`."""
+"""Mixtures of parameter posteriors given expected counts, sampled to estimate P(observations | number of states)."""
 
 import math
 from collections.abc import Callable
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from hmmscope.reprs import Shown
 
 Array = NDArray[np.float64]
-#: Parameters of N models (initial (N, S), transition (N, S, S), emission parameters), or their counts.
+#: Parameters of N models (initial (N, S), transition (N, S, S), emission parameters), or their expected counts.
 Rows = tuple[Array, ...]
 
 #: Weight of random fractions of the counts, and number of log densities at a time.
@@ -20,10 +20,10 @@ SPREAD, BLOCK = 0.2, 2**13
 
 @dataclass(frozen=True, eq=False, repr=False)
 class CountMixture(Shown):
-    """Equal-weight mixture of M posterior densities of the parameters given counts.
+    """Equal-weight mixture of M posterior densities of HMM parameters given expected counts.
 
     Attributes:
-        counts: Counts given to each density (M, ...).
+        counts: Expected counts on which each density is conditional (M, ...).
         norms: Log marginal likelihood of each density's counts (M,).
         kinds: Index of the fraction that multiplied each density's counts (M,).
     """
@@ -42,7 +42,7 @@ class CountMixture(Shown):
         log_marginal: Callable[[Rows], Array],
         random: np.random.Generator,
     ) -> "CountMixture":
-        """Return densities given random `centres` times a fraction 0.8, 0.32, ... or 0; fraction 0 gives the prior.
+        """Return densities given random entries of `centres`, each times a fraction 0.8, 0.32, ... or 0 (the prior).
 
         Args:
             shares: Probabilities of the fractions (default: equal).
@@ -63,7 +63,7 @@ class CountMixture(Shown):
         return flat, np.ascontiguousarray(flat.T)
 
     def weigh(self, factors: Array) -> tuple[Array, Rows, Array]:
-        """Return the N models' log densities and posterior mean counts, and the mean posterior of the fractions."""
+        """Return N models' log densities, mean `counts` given each model, and the fractions' mean posterior."""
         (flat, across), used = self._flat, np.zeros(len(self.norms))
         logs, means, block = np.empty(len(factors)), np.empty_like(factors), max(1, BLOCK // len(self.norms))
         for begin in range(0, len(factors), block):  # small blocks stay in the cache

@@ -18,7 +18,7 @@ from hmmscope.kernels import gpu, gpu_forward
 from hmmscope.processes.params import HMMParams
 from hmmscope.system_info import free_on
 
-#: Smaller sums mark underflow risk; float64 checks belief entries instead.
+#: A smaller P(o_t | past) marks underflow risk; float64 checks belief entries instead.
 FLOORS = {torch.float64: 0.0, torch.float32: 1e-25}
 
 #: Belief entries below RISKY may underflow before the next check, EVERY steps later.

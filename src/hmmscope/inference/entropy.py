@@ -123,8 +123,8 @@ def entropy_rate(
         sum_s stationary[s] * H(symbol emitted from s)
 
     The rate is also exact if there are finitely many mixed states (reachable beliefs). Otherwise the estimate is the
-    mean entropy of exact predictions over the last two thirds of sampled sequences. For vector processes the result is
-    the differential entropy rate, without bounds.
+    mean entropy of exact predictions over the last two thirds of each sampled sequence. For vector processes the result
+    is the differential entropy rate, without bounds.
 
     Source: Shannon (1948) for unifilar sources; Blackwell (1957) for mixed states.
 

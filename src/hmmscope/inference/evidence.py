@@ -39,7 +39,7 @@ HARD, HARD_WORK = 3, 2**17
 GROUPS, LEAST_CHAINS, MOST_CHAINS, CHAIN_WORK, ROUNDS, STEPS, WIDER = 8, 8, 32, 2**19, 8, 20, 0.7
 #: Log-likelihood of models with other labels than the fit's.
 OUTSIDE = -1e12
-#: Half of a 95 % interval, in nats, where a single estimate decides.
+#: Half of a 95 % interval, in nats, if all but one estimate are negligible.
 UNKNOWN = 100.0
 #: Effective sample size that determines the step length, as a fraction of the particles.
 WORTH = 0.5
@@ -52,7 +52,7 @@ BEHIND = 5.0
 
 
 class EvidenceStopped(Exception):
-    """The exception raised when the callback of an estimate requests a stop."""
+    """Raised when the callback of an estimate requests a stop."""
 
 
 class Evidence(NamedTuple):
@@ -104,9 +104,9 @@ def sampled(
 ) -> Evidence:
     """Estimate log P(all observations | number of states) by sequential Monte Carlo.
 
-    Four runs anneal from the prior, to find modes, and four from the expected counts of the fit and of earlier runs. The
-    latter cover one labelling of the states; their mean is multiplied by the number of equivalent labellings. Where they
-    need three steps, as with a state too many, bridge sampling from groups of Markov chains replaces them.
+    Four runs anneal from the prior, to find modes, and four from posteriors given counts of the fit and other runs. The
+    latter cover one labelling of the states; their mean is multiplied by the number of equivalent labellings. If the
+    latter need at least three steps, as with a state too many, bridge sampling from Markov chains replaces them.
 
     Source: Del Moral, Doucet and Jasra (2006); Cappe, Guillin, Marin and Robert (2004); Meng and Wong (1996).
 
@@ -125,7 +125,7 @@ def _of_one_state(work: PackedSequences, num_symbols: int, laws: Mapping[str, Co
 
 
 class Particles(NamedTuple):
-    """Result of a run: log estimate, labelled counts of particles, weights of fractions, and powers."""
+    """Result of a run: log estimate, relabelled expected counts, weights of fractions, and annealing powers."""
 
     log: float
     counts: Rows
@@ -238,7 +238,7 @@ class AnnealedSampler(Shown):
         return Particles(gain + whole, self._labelled(rows, counts), used, powers)
 
     def bridges(self, starts: list[Rows], high: Law) -> list[float]:
-        """Return pseudo-values of the log estimate, from Markov chains and a mixture around counts of other groups."""
+        """Return pseudo-values of the log estimate, by bridges from Markov chains to mixtures around other chains."""
         chains = max(LEAST_CHAINS, min(MOST_CHAINS, CHAIN_WORK // self.emissions.cost))
         picks = [np.resize(self.random.permutation(len(start[0])), chains) for start in starts]
         states: list[State] = []
@@ -364,7 +364,7 @@ def _step(gains: Array, most: float) -> float:
 def labelled_as(
     emissions: Emissions, rows: Rows, fit: Rows, orders: NDArray[np.int64] | None = None
 ) -> NDArray[np.bool_]:
-    """Return whether each model's state labels are the closest to the fit's, among `orders` (default: all)."""
+    """Return whether each model's state labels are the closest to the fit's, among permutations `orders` or all."""
     found: NDArray[np.bool_] = (labels(emissions, rows, fit, orders) == np.arange(fit[0].shape[1])).all(1)
     return found
 

@@ -14,7 +14,7 @@ from hmmscope.inference.em import Model, counter_of_several
 from hmmscope.inference.gibbs import dirichlet_rows
 from hmmscope.inference.loop_inputs import PackedSequences
 
-#: Map from rows to their log density relative to the prior (N,), and the counts that propose from it.
+#: Map from parameters to their log density relative to the prior (N,), and to the counts for proposals.
 Law = Callable[[Rows], tuple[Array, Rows]]
 
 #: Smallest parameter entry, so that no model forbids the data.

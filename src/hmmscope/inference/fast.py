@@ -45,7 +45,7 @@ def log_likelihood(
     """Compute log P(o_0..o_{T-1}) in nats, on the device of the observations.
 
     Args:
-        hmm: HMM with S states and V symbols, or a mixture, which sums over its components.
+        hmm: HMM with S states and V symbols, or a mixture of HMMs.
         observations: Symbols in [0, V), shape (batch, time), or vectors.
         lengths, known_states, inputs: See `filter_beliefs`.
         dtype: Number type of the parameters; float32 gives a relative error of about 1e-7.

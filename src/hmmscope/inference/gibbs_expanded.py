@@ -221,7 +221,7 @@ class StateExpansion(Shown):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class KnownExpansion(Shown):
-    """An expansion with known states; each code numbers a pair (code of `whole`, set of allowed states)."""
+    """An expansion `whole` with known states; each code numbers a pair (code of `whole`, set of allowed states)."""
 
     whole: Expansion
     codes: Path

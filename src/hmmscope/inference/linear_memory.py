@@ -40,7 +40,7 @@ class LinearPredictor(Shown):
 def linear_predictor(hmm: Process, memory_length: int, prior: object = None) -> LinearPredictor:
     """Compute the least-squares predictor of minimum norm from `memory_length` observations, with exact moments.
 
-    Source: [MultiTask] Eq. (5), its population form.
+    Source: population form of [MultiTask] Eq. (5).
     """
     require_count("memory_length", memory_length)
     params = with_prior(hmm, prior)

@@ -21,7 +21,7 @@ from hmmscope.reprs import Shown
 #: Most states for which compiled loops beat matrix products.
 FEW_STATES = 32
 
-#: The same limit for likelihoods only, with at least so many sequences.
+#: The same limit if only likelihoods are needed, and the least number of sequences to which it applies.
 FEW_FOR_SUMS, SEQUENCES_FOR_SUMS = 16, 6
 
 #: SIMD over states: most states, and most sequences for which it replaces matrix products.

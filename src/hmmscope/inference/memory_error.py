@@ -27,7 +27,7 @@ class MemoryLoss:
     Attributes:
         total_variation: E 1/2 ||P - Q||_1 for P = P(. | o_0..o_{t-1}) and Q = P(. | last `memory_length` observations).
         squared: E ||P - Q||^2.
-        low, high: 95 % interval of `total_variation`; both equal it if exact.
+        low, high: 95 % interval of `total_variation`, of zero width if exact.
         exact: True if all sequences were enumerated.
     """
 
@@ -46,7 +46,7 @@ def memory_error(hmm: Process, memory_length: int, time: int, prior: object = No
     Args:
         hmm: The process.
         memory_length: Number L of remembered observations, in [1, time].
-        time: Number of observations; if it is `memory_length`, only `prior` causes errors.
+        time: Number of observations; if `time` = `memory_length`, only `prior` causes errors.
         prior: See `memory_beliefs`.
 
     Raises:

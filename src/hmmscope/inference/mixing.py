@@ -24,7 +24,7 @@ class MixingTime:
     """Mixing time of [Limits].
 
     Attributes:
-        time: Smallest t with d_t <= threshold (see `mixing_time`), None above `max_time`; real-valued for a linear system.
+        time: Smallest t with d_t <= threshold (see `mixing_time`), None if above `max_time`; real for linear systems.
         max_time: Largest t that was tried.
         distances: Distances d_0, d_1, ... with 95 % intervals; None for a linear system.
     """

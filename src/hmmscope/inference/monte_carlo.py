@@ -101,7 +101,7 @@ def log_mean(logs: Sequence[float]) -> LogMean | None:
 
 
 def log_bridge(chains: NDArray[np.float64], draws: NDArray[np.float64], num_iterations: int = 100) -> float:
-    """Return a density's log mass, from log ratios to a normalised density at draws of each.
+    """Return the log mass of a density, from its log ratios to a normalised density at draws from both.
 
     Source: Bennett (1976); Meng and Wong (1996).
     """

@@ -342,7 +342,7 @@ def choice_reason(
         logs: Held-out log-likelihoods (n,) of the sequences or blocks under each fit, if any.
         lengths: Lengths of these sequences or blocks (n,).
         support: Posterior over the number of states, for the interval.
-        each: Unit of the likelihoods, such as "per observation".
+        each: Words after "nats" in the explanation.
         choose: "evidence" chooses by the evidence in `support`; otherwise BIC decides.
     """
     by_evidence = choose == "evidence" and support is not None and not support.why

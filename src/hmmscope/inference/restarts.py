@@ -38,7 +38,7 @@ class RestartSearch(Generic[End]):
     Restarts run in parallel groups (waves), with the same results as sequential restarts.
 
     Args:
-        wave: Function that runs numbered restarts and returns their results.
+        wave: Function that runs restarts, given their numbers, and returns the results.
         most: Maximum number of restarts.
         beside: Number of restarts in the first wave, and in each later wave.
         near: Largest log-likelihood difference, in nats, between results that agree.
@@ -196,7 +196,7 @@ def search(
 def criterion(log_likelihood: float, free: Mapping[str, int], seen: Mapping[str, float]) -> float:
     """Compute the Bayesian information criterion.
 
-    -2 log-likelihood + sum over parts of (free parameters) * log(number of sequences, transitions or observations)
+    -2 log-likelihood + sum over arrays of (free parameters) * log(number of sequences, transitions or observations)
     """
     return sum((free[part] * math.log(max(1, count)) for part, count in seen.items()), 0.0) - 2 * log_likelihood
 

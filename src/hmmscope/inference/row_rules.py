@@ -14,12 +14,12 @@ from hmmscope.reprs import Shown
 from hmmscope.schema import require
 
 Array = NDArray[np.float64]
-#: Rows of probabilities, or their counts, by part.
+#: Rows of probabilities, or their counts, by parameter array.
 Rows = Mapping[str, Array]
 
 
 def check_fixed(parts: Collection[str], start: object, fixed: Collection[str]) -> None:
-    """Raise InputError unless `fixed` names parts of the model `start`."""
+    """Raise InputError unless `fixed` names parameter arrays of `start`."""
     require(set(fixed) <= set(parts), "fixed", f"must be among {', '.join(parts)}", sorted(fixed))
     require(start is not None or not fixed, "fixed", "must be empty if start is None", sorted(fixed))
 

@@ -2,8 +2,7 @@
 
     P(o_0 .. o_{T-1}) = start · A[o_0] · ... · A[o_{T-1}] · end
 
-An HMM has A[v][i, j] = P(emit v and go to j given i). The minimal dimension is the rank of the Hankel matrix [P(prefix,
-suffix)].
+An HMM has A[v][i, j] = P(emit v and go to j given i).
 """
 
 from collections.abc import Callable
@@ -33,7 +32,7 @@ class Operators(Shown):
         start: Row vector before the first symbol (rank,).
         step: Matrix of each symbol (symbol, rank, rank).
         end: Column vector after the last symbol (rank,).
-        singular_values: Singular values of the Hankel matrix, for learned operators.
+        singular_values: Singular values of H (see `learn_operators`), for learned operators.
     """
 
     start: Float64[Tensor, " rank"]

@@ -14,7 +14,7 @@ from hmmscope.processes.process import Process
 from hmmscope.processes.stationary import stationary_law
 from hmmscope.schema import refuse_masked, require
 
-#: Relative threshold of zero singular values of step - 1.
+#: Relative threshold of zero singular values of (step matrix - identity).
 _SINGULAR = 1e-9
 
 

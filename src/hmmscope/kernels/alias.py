@@ -1,4 +1,4 @@
-"""Integer alias tables: exact draws from probabilities in multiples of 2^-32 with one random 32-bit word.
+"""Integer alias tables draw exactly from probabilities that are multiples of 2^-32, with one random 32-bit word.
 
 K integer weights with sum 2^32 fill C = 2^c >= K columns of 2^(32-c) units each. Column i yields outcome i below a
 threshold, and another outcome (its alias) above it. A word w selects column = w >> (32-c); the outcome is `column` if

@@ -1,4 +1,4 @@
-"""Functions, annotated with argument types, that are compiled once for float32 and float64 and called by address."""
+"""Functions with annotated argument types; each is compiled for float32 and for float64, and called by address."""
 
 import ctypes
 import functools
@@ -22,8 +22,8 @@ from numpy.typing import DTypeLike
 
 from hmmscope.kernels.compiling import alone, keep
 
-#: Argument types: arrays of numbers by their axes, of indices, of float64; one number; and an array of
-#: any axes read as one row.
+#: Argument types with their number of axes: float32 or float64 (X), indices (I), float64 (D); `Row` is an array of any
+#: shape, read as one row.
 X0 = Annotated[Any, "number", 0]
 X1 = Annotated[Any, "number", 1]
 X2 = Annotated[Any, "number", 2]

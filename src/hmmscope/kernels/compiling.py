@@ -22,7 +22,7 @@ _at_work: list[Path] = []
 
 @contextmanager
 def alone(function: Any) -> Iterator[None]:
-    """Hold a lock on the source file of `function`, so that one process compiles and all others read its cache."""
+    """Hold a lock on the source file of `function`, so that one process compiles and all others read the cache."""
     file = Path(function.__wrapped__.__code__.co_filename)
     with global_compiler_lock:
         if file in _at_work:  # compiled because another function calls it

@@ -18,10 +18,10 @@ def context_counts(
         observations: Symbols (batch, time). A negative value is missing, and no context extends across it.
         reach: Number of earlier symbols that a context may contain at each time (time,).
         num_symbols: Number of symbols V.
-        max_order: Longest context.
+        max_order: Length of the longest context.
 
     Returns:
-        Counts (batch, time, order 0..max_order, symbol); orders above the reach have zero counts.
+        Counts (batch, time, order 0..max_order, symbol); orders above `reach` have zero counts.
     """
     out = np.zeros((*observations.shape, max_order + 1, num_symbols), np.float64)
     _count(observations, reach, max_order, out)
@@ -84,7 +84,7 @@ def context_tree_laws(
         P_s(v) = w_s (n_s(v) + a) / (n_s + a V) + (1 - w_s) P_{s'}(v)        a = pseudo_count
 
     n_s(v) counts how often symbol v followed context s. s' is s with one earlier symbol in front; w_s is the posterior
-    probability that s is a leaf. A tree with i inner nodes, and l leaves above the full depth, has the prior
+    probability that s is a leaf. A tree with i inner nodes, and l leaves less deep than `depth`, has the prior
     probability weight^l (1 - weight)^i.
 
     Returns:

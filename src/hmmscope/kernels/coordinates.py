@@ -1,12 +1,12 @@
-"""Sums over the coordinates of vectors, for many distributions at once; missing (NaN) entries are skipped."""
+"""Log-densities and weighted squared deviations of vectors, for many distributions; NaN entries are skipped."""
 
 import numpy as np
 
 from hmmscope.kernels.compiling import kernel
 
-#: Rows per partial sum, so that rounding does not grow with their number.
+#: Vectors per partial sum, so that rounding errors do not grow with their number.
 _ROWS = 1024
-#: Rows that a sum processes together, in vector registers.
+#: Vectors processed together, in SIMD registers.
 _BLOCK = 256
 
 

@@ -1,4 +1,4 @@
-"""Samplers for devices, bit-identical to `reference`: torch operations, or Triton on a GPU."""
+"""Samplers by torch operations, or by Triton on a GPU, bit-identical to `reference`."""
 
 import functools
 import warnings

@@ -29,8 +29,8 @@ class TritonSampler:
     """A path sampler of one process on one device.
 
     Args:
-        tables: Result of `Process.alias_tables`: tables of component, initial state, and transition and emission (or
-            edges).
+        tables: Result of `Process.alias_tables`: tables of components, initial states, and transitions and emissions
+            (or edges).
         num_states: Number of states S.
         num_symbols: Number of symbols V.
         device: Device of the tables.
@@ -77,7 +77,7 @@ class TritonSampler:
     ) -> tuple[Int64[Tensor, "two word batch"], Tensor]:
         """Return packed observations and states, and components (int32).
 
-        With n = 8 / (bytes of `dtype`), 64-bit word g holds steps g n .. g n + n - 1, the first in the lowest bits.
+        With n = 8 / (bytes per symbol), 64-bit word g holds steps g n .. g n + n - 1, the first in the lowest bits.
         """
         steps = 8 // self.dtype.itemsize
         words = self._start_words(starts, steps)

@@ -5,7 +5,7 @@ products with the beliefs `law` (sequence, state):
 
     following = law @ step        law = following * emission[o_t] / norm
 
-The right factor of each product is rearranged by `packed`; rows of work arrays are padded to `width_of` numbers.
+The right factor of each product is rearranged by `packed`; `width_of` gives the padded row length of work arrays.
 Results do not depend on blocks or threads.
 """
 

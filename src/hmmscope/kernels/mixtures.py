@@ -1,4 +1,4 @@
-"""The compiled filter of a mixture of small HMMs; its tables are those of `simd_over_sequences` with a component axis.
+"""The compiled filter of a mixture of small HMMs, with the tables of `simd_over_sequences` and a component axis.
 
     P(m | o_0..o_t) ∝ P(m) P_m(o_0..o_t)
 
@@ -20,11 +20,11 @@ from hmmscope.kernels.simd_over_sequences import add_moved, arrive, doubt, group
 _UP, _LOW = 2.0**256, 2.0**-256
 _LOG_UP = 256 * math.log(2.0)
 
-#: Scales of weights by power below the largest; from 5 on they vanish.
+#: Factor of a weight whose power is 0, 1, .. below the largest; zero from 5 on.
 _SCALES = np.array([1.0, 2.0**-256, 2.0**-512, 2.0**-768, 2.0**-1024, 0.0])
-#: The power of zero, and the steps per component.
+#: The power of a zero weight, and the steps per component.
 _NONE, _STEPS = -(2**62), 64
-#: Lanes of a float64 tile; fewer lanes move one by one.
+#: Lanes of a float64 tile; fewer lanes are processed one by one.
 _TILE = VECTORS * LANES // 2
 _tiles = stripe_of(VECTORS)
 #: Most symbols for which emissions are looked up by exact one-hot products.
@@ -81,7 +81,7 @@ def _share_out(typing, law, inverse, share, moved):  # type: ignore[no-untyped-d
 
 @inlined
 def _move(width, law, step, emission, symbols, target, likely, norm, scale, zeros):  # type: ignore[no-untyped-def]
-    """Compute `simd_over_sequences.arrive` in tiles, without sequence starts.
+    """Advance beliefs as `simd_over_sequences.arrive` does, in tiles, without sequence starts.
 
     `symbols` (V, lane) are one-hot. The caller multiplies the result `law` by `scale` = 1 / norm.
     """

@@ -2,7 +2,7 @@
 
 A pair is two consecutive bfloat16 terms in the bits of one float32, with the first term in the low half:
 
-    C <- (C + second A second B) + first A first B        exact products, sums rounded to float32
+    C <- (C + second(A) second(B)) + first(A) first(B)        exact products, sums rounded to float32
 """
 
 from typing import Any

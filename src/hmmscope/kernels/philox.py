@@ -47,7 +47,7 @@ _LOW, _32 = np.uint64(0xFFFFFFFF), np.uint64(32)
 
 @numba.njit(forceinline=True)
 def philox(c0, c1, c2, c3, k0, k1):  # type: ignore[no-untyped-def]
-    """Compute the four words of a counter; all values are uint64 below 2^32."""
+    """Compute the four random words of a counter; all values are uint64 below 2^32."""
     c0, c2, k0, k1 = c0 & _LOW, c2 & _LOW, k0 & _LOW, k1 & _LOW  # 32-bit products suffice
     for _ in range(10):
         product_0 = _M0 * c0

@@ -10,7 +10,7 @@ UNIT = 2**32
 #: Up to this many leftover units are assigned one by one; more, by sorting.
 _FEW = 16
 
-#: Up to this many entries are not compiled, which would take longer.
+#: Up to this many entries are quantised in uncompiled code, because compiling takes longer.
 _SMALL = 1 << 14
 
 

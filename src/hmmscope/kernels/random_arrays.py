@@ -1,6 +1,6 @@
 """Random arrays as functions of (seed, purpose, component).
 
-Philox counters are (attempt or block, cell or row, component mod 2^32, component div 2^32). Results differ between
+Philox counters are (attempt or block, entry or row, component mod 2^32, component div 2^32). Results differ between
 platforms by rounding errors.
 """
 
@@ -18,8 +18,8 @@ def dirichlet_rows(
 ) -> NDArray[np.float64]:
     """Draw rows (component, num_rows, num_columns) from the symmetric Dirichlet(concentration).
 
-    A row is a normalised vector of gamma variates gamma(a) = gamma(a + 1) * U^(1/a), computed in logarithms with U
-    uniform in (0, 1) and gamma(a + 1) by Marsaglia and Tsang (2000).
+    A row is a normalised vector of gamma variates gamma(a) = gamma(a + 1) * U^(1/a), a = concentration, computed in
+    logarithms with U uniform in (0, 1) and gamma(a + 1) by Marsaglia and Tsang (2000).
     """
     rows = np.empty((len(components), num_rows, num_columns), np.float64)
     _fill(np.uint64(key[0]), np.uint64(key[1]), components.astype(np.uint64), concentration, rows)

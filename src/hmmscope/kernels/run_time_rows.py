@@ -1,4 +1,4 @@
-"""Code generators of loops over states for `hmmscope.kernels.vectors`."""
+"""Generators of LLVM code for the loops over states in `hmmscope.kernels.vectors`."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -34,7 +34,7 @@ class UpTo64(NamedTuple):
     num_states: int
 
 
-#: Vector lengths of kernels for any number of states up to them.
+#: Length of vectors, which is also the largest number of states, by type.
 LENGTHS: dict[type, int] = {UpTo4: 4, UpTo8: 8, UpTo16: 16, UpTo32: 32, UpTo64: 64}
 
 

@@ -1,6 +1,6 @@
 """Expected counts of the same sequences under eight models of one shape, with one model per SIMD lane.
 
-Tables are flat, and their last axis is the lane. Formulas are those of `hmmscope.kernels.simd_over_sequences`.
+Tables are flat arrays whose last axis is the lane. Formulas are those of `hmmscope.kernels.simd_over_sequences`.
 """
 
 import math
@@ -10,7 +10,7 @@ import numpy as np
 from hmmscope.kernels.compiling import kernel
 from hmmscope.kernels.vectors import filled, fused, load, over, plus, put, times, where_positive
 
-#: Lanes.
+#: A tuple with one entry per lane.
 BESIDE = (0,) * 8
 
 #: Steps between divisions, smallest safe entry, and terms per partial sum.
@@ -133,7 +133,7 @@ def counts(  # type: ignore[no-untyped-def]
         offsets, lengths: Offset and length of each sequence (n,).
         room: Work array (longest, S + 1, lane).
         small: Work array (S + 2, S, lane).
-        doubts: One for underflow risk, else zero (lane,).
+        doubts: 1 for lanes with underflow risk, else 0 (lane,).
     """
     lanes = len(beside)
     size = len(firsts) // lanes

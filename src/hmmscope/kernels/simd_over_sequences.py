@@ -1,7 +1,7 @@
 """Compiled dynamic programs for few states, one sequence per SIMD lane.
 
 Arrays of a group of sequences have axes (state, lane); the length of the tuple `width` is the number of lanes. A
-process is three tables:
+process has three tables:
 
     first (V, S)          P(o_0 = v, state 0 = s)
     step (1 or V, S, S)   the transition matrix, or one per symbol where transitions emit
@@ -11,7 +11,7 @@ process is three tables:
     belief_t = joint_t / norm_t        norm_t = sum(joint_t) = P(o_t | past)
 
 Sequences are given by offset and length in a flat array of N symbols; row n of a result belongs to symbol n. Beliefs
-are checked every `every` steps; one below `smallest` marks its sequence as an underflow risk. In other sequences a
+are checked every `every` steps; an entry below `smallest` marks its sequence as an underflow risk. In other sequences a
 norm is zero only if the symbol has probability zero.
 """
 
@@ -22,11 +22,11 @@ import numpy as np
 
 from hmmscope.kernels.compiling import kernel, part
 
-#: Lanes for many sequences, and for few.
+#: Tuples `width` for many sequences, and for few.
 WIDE, NARROW = (0,) * 32, (0,) * 4
 
 _FAST = {"contract", "reassoc"}
-#: A part of a kernel.
+#: Decorator of functions inlined into kernels.
 inlined = part(fastmath=_FAST, forceinline=True)
 _kernel = kernel(fastmath=_FAST)
 
@@ -198,7 +198,7 @@ def forward(  # type: ignore[no-untyped-def]
     totals,
     doubtful,
 ):
-    """Filter sequences; opening (V,) and prediction (S, V) are the distributions of the first and the next symbol.
+    """Filter sequences; opening (V,) is P(first symbol), and prediction (S, V) is P(next symbol | state).
 
     The function writes doubtful (n,), the mask of underflow risk. It fills beliefs (N, S), norms P(o_t | past) (N,),
     next-symbol probabilities ahead (N, V) and log-likelihoods totals (n,), each only if that array has rows. If `ends`

@@ -48,7 +48,7 @@ _COMMON, _MANY, _COMPILING, _SAVED = 16, 10**4, 0.7, 3e-8
 
 #: Steps between divisions, and the smallest safe entry.
 _EVERY, _SMALLEST = 8, 1e-100
-#: Beliefs below this may have lost relevant entries, which are cut off at exp(-700).
+#: Beliefs with a smaller norm may have lost relevant entries, which are cut off at exp(-700).
 _SMALLEST_NORM = 1e-80
 #: Paths compare logarithms as multiples of one over this.
 _GRID = 2.0**36
@@ -140,8 +140,8 @@ def forward_given(  # type: ignore[no-untyped-def]
     """Filter observations with given log-likelihoods `rows` (N, S).
 
     The rows of `laws` (3, S) are the initial distribution, its logarithms, and a mask of states whose small beliefs
-    matter later. Beliefs below `smallest`, if it is positive, become zero; the loop leaves a sequence where these zeros
-    could change results by more than 1e-20.
+    matter later. Beliefs below `smallest`, if it is positive, become zero; a sequence is abandoned where these
+    zeros could change results by more than 1e-20.
 
     The function writes log-likelihoods totals (n,), the mask of underflow risk doubts (n,) and, if these arrays have
     rows, beliefs (N, S), norms (N,), predicted states (N, S) and tops (N,), with log P(o_t | past) = log norm + top.
@@ -338,7 +338,7 @@ def _compiled(kernel: Any) -> set[str]:
 
 
 def states_of(kernel: Any, num_states: int, lengths: NDArray[np.int64]) -> Any:
-    """Return a kernel's first argument; its vectors have 16 numbers for up to 16 states, unless fewer are faster."""
+    """Return a kernel's first argument; up to 16 states share vectors of 16 numbers, unless shorter ones are faster."""
     own = shared(num_states)
     kind = type(own)
     if num_states >= _COMMON or kind.__name__ in _compiled(kernel):

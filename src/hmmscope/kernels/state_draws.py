@@ -10,7 +10,7 @@ import numpy as np
 
 from hmmscope.kernels.compiling import kernel, part
 
-#: Least step probability that is safe.
+#: Least P(o_t | past) that is safe from underflow.
 _DOUBT = 1e-100
 
 
@@ -169,7 +169,7 @@ def symbol_chain(  # type: ignore[no-untyped-def]
         priors: Dirichlet concentrations of the same shapes.
         seen: Symbols (N,); the value V means missing.
         burn, every: Numbers of sweeps before the first draw, and between draws.
-        reference: Reference state of each step (N,), with which labels are matched later; empty for none.
+        reference: Reference path (N,), to which state labels are matched later; empty for no matching.
         kept: Arrays with one row per draw (D, ...) for initial, step, emission, log-likelihood, and counts of path
             states by reference states (D, S, S).
     """

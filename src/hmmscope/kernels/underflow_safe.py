@@ -92,10 +92,10 @@ def forward(first, begins, others, weights, emission, symbols, starts, mantissa,
 def smooth(  # type: ignore[no-untyped-def]
     into, out_of, emits, symbols, starts, mantissa, exponent, smoothed, pairs, moves
 ):
-    """Compute P(state t | all) (T, S) and, if requested, P(state t, state t+1 | all) (T - 1, S, S).
+    """Compute P(state t | o) (T, S) and, if requested, P(state t, state t+1 | o) (T - 1, S, S).
 
-    smoothed_t(i) = belief_t(i) sum_j step_ij smoothed_{t+1}(j) / predicted_{t+1}(j), with one matrix `step` if states
-    emit (`emits`).
+    smoothed_t(i) = belief_t(i) sum_j step_ij smoothed_{t+1}(j) / predicted_{t+1}(j), where `step` is the transition
+    matrix, or the matrix of o_{t+1} unless `emits`.
 
     The function adds the sum of pairs over time to `moves` (S, S), without pairs across sequence starts.
     """
