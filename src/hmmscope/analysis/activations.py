@@ -77,7 +77,7 @@ def to_probs(model: nn.Module, outputs: Float[Tensor, "*batch symbol"]) -> Float
     """Convert outputs to next-symbol probabilities on the CPU.
 
     Logits are passed through a softmax. If the module's attribute ``outputs`` is "law", outputs are probabilities:
-    negative values become zero, rows are normalised, and a row of zeros becomes uniform.
+    negative values become zero; each position's values are normalised, or uniform if all are zero.
     """
     outputs = outputs.cpu().double()
     if getattr(model, "outputs", "logits") != "law":
@@ -254,7 +254,7 @@ def read_stream(
     first: int = 0,
     stay: bool = False,
 ) -> Float[Tensor, "layer example feature"]:
-    """Capture activations after given observations; an example is one time of one sample, ordered by sample.
+    """Capture activations after given observations; examples (one time of one sample each) are ordered by sample.
 
     Args:
         model: any module.

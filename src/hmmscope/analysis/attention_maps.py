@@ -30,7 +30,7 @@ def attention_map(
 
     Returns:
         Rows (layer, head, kind, key, value, low, high, samples); layers are numbered from 1. If `kind` is ``offset``,
-        `value` is the weight at distance `key`; if ``source``, it is the total weight on the tokens `key`: ``same
+        `value` is the weight at distance `key`; if ``source``, the total weight on the tokens that `key` names: ``same
         sequence``, ``earlier sequences`` or ``delimiters``. The 95 % interval is over samples.
 
     Source: [MultiTask] Fig. 7.

@@ -17,8 +17,8 @@ _RIDGE = 1e-9
 class AutoRegression:
     """Gaussian vector autoregressions of orders 0 to `order`, fitted by least squares.
 
-    Order k: o_t = b + A_1 o_{t-1} + .. + A_k o_{t-k} + N(0, noise). Lower orders predict the first k vectors after a
-    sequence start or a missing entry.
+    Order k predicts the vector o_t = b + A_1 o_{t-1} + .. + A_k o_{t-k} + N(0, noise). Lower orders predict the
+    first k vectors after a sequence start or a missing entry.
 
     Args:
         sequences: vectors (batch, time, coordinate), padded with NaN.

@@ -22,7 +22,7 @@ from hmmscope.processes.vector_process import following
 from hmmscope.schema import options_of, require, require_count, require_known, require_names
 from hmmscope.seeds import torch_generator
 
-#: Relative threshold for zero singular values: beliefs sum to one, so one direction is never read.
+#: Singular values below this fraction of the largest count as zero; beliefs sum to one, so one direction is never read.
 RANK = 1e-6
 #: Edits of the stream at a position.
 INTERVENTIONS = ("set", "swap", "ablate")
@@ -74,10 +74,10 @@ def belief_interventions(
         swap     x + (read(x') - read(x)) G
         ablate   x - (read(x) - mean of b) G
 
-    The control ``random`` replaces W by a random map of equal rank in the whitened stream; for ``set``, the change of x
-    by a random change of equal norm. The control ``whole`` replaces x by x' (``swap``) or by the mean of x
-    (``ablate``). Let exact(b) be the target `answer` computed from the belief b, and D the distance `metric`. The value
-    of ``set`` and ``swap`` is the fraction of the distance that the edit closes,
+    The control ``random`` replaces W by a random map of equal rank in the whitened stream; for ``set``, it
+    replaces the change of x by a random change of equal norm. The control ``whole`` replaces x by x' (``swap``) or by
+    the mean of x (``ablate``). Let exact(b) be the target `answer` computed from the belief b, and D the distance
+    `metric`. The value of ``set`` and ``swap`` is the fraction of the distance that the edit closes,
 
         1 - D(exact(b'), model after) / D(exact(b'), model before).
 
@@ -253,7 +253,7 @@ def _edits(
 def writing(
     read_DS: Float64[Tensor, "width coordinate"], covariance_DD: Float64[Tensor, "width width"]
 ) -> Float64[Tensor, "coordinate width"]:
-    """Compute G = (WᵀΣW)⁺ WᵀΣ, which maps a change of x W to the most likely change of x; x has covariance Σ.
+    """Compute G = (WᵀΣW)⁺ WᵀΣ, which maps a change of x W to the most likely change of x (W: `read_DS`, Σ: covariance).
 
     Source: the patterns of Haufe et al. (2014).
     """

@@ -47,7 +47,7 @@ CORNERS = ((0.5, 0.75**0.5), (0.0, 0.0), (1.0, 0.0))
 COLOURS = ((216, 27, 96), (30, 136, 229), (224, 161, 0))
 #: Least R² at which the belief counts as an affine function of the prediction.
 SAME_AS_PREDICTION = 0.98
-#: Default number of controls; with three, their spread hides fractions up to .25, see `scripts/control_rates.py`.
+#: Default number of controls; the spread of three controls hides fractions up to .25, see `scripts/control_rates.py`.
 NUM_CONTROLS = 8
 #: Examples read at once, and training steps drawn.
 _AT_ONCE, _DRAWN_STEPS = 16_384, 6
@@ -225,7 +225,7 @@ def belief_map(
 ) -> BeliefMap:
     """Fit an affine map from one layer to the exact belief, for a model and for untrained controls.
 
-    The map is fitted and tested as in `geometry`; the plot shows further samples, or test samples if there are none.
+    The map is fitted and tested as in `geometry`; the plot shows further samples, or test samples if no others exist.
     For a mixture of HMMs, the exact belief is P(state | observations), averaged over the unknown component.
 
     Args:
@@ -320,7 +320,7 @@ class BeliefReader(Shown):
         drawn_samples: indices of the plotted samples.
         points: exact beliefs of the plotted samples (point, state).
         from_prediction: R² of an affine map from the exact prediction to the belief.
-        inside: masks (example,) of `belief` and of `points`, False in padding, or None.
+        inside: masks (example,) of `belief` and of plotted samples, False in padding, or None.
     """
 
     dataset: ProcessDataset

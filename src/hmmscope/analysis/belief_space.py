@@ -1,4 +1,4 @@
-"""The subspace of a layer that varies with the belief, and the subspaces for each factor of the process."""
+"""The subspaces of a layer that vary with the belief, and with the belief of each factor of the process."""
 
 from collections.abc import Sequence
 from itertools import combinations
@@ -14,7 +14,7 @@ from hmmscope.datasets.process_dataset import ProcessDataset
 from hmmscope.processes.factored import factor_beliefs
 from hmmscope.schema import require
 
-#: Relative singular values below this are rounding: beliefs sum to one.
+#: Singular values below this fraction of the largest are rounding: beliefs sum to one.
 _ROUNDING = 1e-3
 
 
@@ -31,13 +31,13 @@ def belief_space(
 
     A least-squares fit approximates the residual stream by m + (belief) M. The quantities are:
 
-        dimension        effective dimension (Σ λ)² / Σ λ² of the principal variances λ of belief M
-        moved            fraction of the stream's variance that the belief explains through M
-        joint            dimension of the space that the beliefs span
+        dimension        effective dimension (Σ λ)² / Σ λ² of the principal variances λ of (belief) M
+        moved            fraction of the stream's variance that (belief) M explains
+        joint            dimension of the beliefs' affine span
         factored         fraction of the stream's variance that the factors' beliefs explain, divided by `moved`
-        sum              dimension of the space that a factor's beliefs span, summed over factors
-        overlap          mean squared cosine of the principal angles between two factors' subspaces
-        random overlap   expected `overlap` of random subspaces of the same dimensions
+        sum              dimension of the affine span of a factor's beliefs, summed over factors
+        overlap          mean squared cosine of the principal angles between two factors' subspaces of the stream
+        random overlap   expected `overlap` of random subspaces of the largest dimension
 
     The last four quantities need `num_factors` > 1.
 

@@ -5,7 +5,7 @@ For the exact probabilities p_t of observation y_t and any other probabilities q
     E[ q_t(y_t) / p_t(y_t) | past ] <= 1,
 
 so the product of ratios exceeds 1/δ with probability at most δ (Markov's inequality). The alternatives q, called bets,
-are: p made flatter or sharper, p with other odds of one symbol, the previous prediction, and n-gram predictions.
+are: flatter or sharper p, p with other odds of one symbol, uniform probabilities, the previous prediction, and n-grams.
 """
 
 import math

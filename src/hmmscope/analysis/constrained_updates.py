@@ -35,13 +35,13 @@ def constrained_updates(
 
     - attention: (mean attention at distance d) / (mean attention at distance 1); theory: ζ^(d-1), where ζ is the
     second-largest eigenvalue modulus of the transition matrix;
-    - rate: fitted factor by which attention decays per step; theory: ζ;
-    - values: cosine between attention's change of the belief for symbol v and η[v] - π, centred over v; theory: 1;
+    - rate: fitted factor by which attention decays per unit of distance; theory: ζ;
+    - values: cosine between η[v] - π and attention's effect of symbol v on the belief, both centred over v; theory: 1;
     - constrained: held-out R² of an affine map from the stream after attention to the constrained belief; theory: 1;
     - exact: held-out R² of an affine map from this stream to the exact belief; theory: R² of an affine map from the
     constrained to the exact belief.
 
-    Attention is averaged over heads, without the attention of a token to itself.
+    Attention is averaged over heads; distances start at 1.
 
     Args:
         model: model with hook points ``residual.0`` and ``blocks.0.attention.pattern``.

@@ -44,7 +44,7 @@ ROUNDING = 1e-9
 
 MAX_ORDER = 3
 
-#: Most probabilities of one predictor in memory at once, where there is no optimum.
+#: Most probabilities of one predictor in memory at once, for recorded sequences.
 _LAWS = 2**23
 #: Explanation of a loss below the optimum.
 _WRONG = "either the model reads later tokens, or the optimum is wrong"
@@ -91,7 +91,7 @@ class Score(Measures):
 
     @property
     def loss(self) -> float:
-        """Mean loss of the model, nats per observation."""
+        """Mean ``loss`` of the model (see `measures`)."""
         return float(np.nanmean(self.measures["model"]["loss"]))
 
     @property
@@ -110,7 +110,7 @@ class Score(Measures):
 
     @property
     def excess(self) -> tuple[float, float | None, float | None] | None:
-        """Mean KL divergence of the model from the Bayes optimum, nats per observation, and its 95 % interval.
+        """Mean ``excess`` of the model (see `measures`), and its 95 % interval.
 
         The value is None if the optimum is unknown; a single sample has no interval (None).
         """

@@ -91,7 +91,7 @@ class Histories(Shown):
     def remembered(
         self, memory_length: int
     ) -> tuple[Float64[Tensor, "history state"], Float64[Tensor, "history symbol"]]:
-        """Return P(last state | window) and P(next observation | window) for windows of `memory_length` symbols."""
+        """Return P(last state | w) and P(next observation | w) for each history's last `memory_length` symbols w."""
         windows_H = self.windows(memory_length)
         num_symbols, time = self.next_observation.shape[1], self.observations.shape[1]
         if num_symbols**memory_length <= len(windows_H):
@@ -115,7 +115,7 @@ class Histories(Shown):
         )
 
     def decompose(self, windows: "Windows", weights: Float64[Tensor, "*batch symbol feature"]) -> "Decomposition":
-        """Decompose the expected error of linear predictors W x of windows x.
+        """Decompose the expected error of linear predictions W x from windows x.
 
         Args:
             windows: windows of the same process, no longer than the histories.
@@ -215,7 +215,7 @@ class Windows(Shown):
 
 @dataclass(frozen=True, repr=False)
 class Decomposition(Shown):
-    """Terms of the decomposition in the module's docstring; `total` is not computed as their sum.
+    """Terms of the decomposition in the module's docstring; `total` is not computed from the others.
 
     Attributes:
         total: E||P - W x||^2 for each matrix W.

@@ -126,7 +126,7 @@ def dictionary(
     - random: S - 1 random directions, as a control.
 
     ``read`` is the held-out R² of an affine map from the coordinates to the belief. ``matched`` is the mean absolute
-    correlation of entries of the belief with coordinates, paired greedily.
+    correlation of the belief's entries with coordinates, paired greedily; entries without a coordinate count as 0.
 
     Args:
         model: any module.

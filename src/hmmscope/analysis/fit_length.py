@@ -40,7 +40,7 @@ def evaluation_losses(
     only queries of the state are evaluated, and up to 64 rounds of `num_samples` samples are drawn until each position
     has `least_count` queries. The baseline ``constant`` is the mean exact prediction in the second half of positions.
 
-    Source: [Limits] §4.1 and App. C.1, with 256 trajectories.
+    Source: [Limits] §4.1 and App. C.1, which use 256 trajectories.
 
     Args:
         model: map from tokens or vectors to outputs, see `evaluate`.
@@ -143,7 +143,7 @@ def fit_length(
 ) -> int:
     """Return the fit length: the length up to which the evaluation loss is below `error_rate` in the last epochs.
 
-    A position is fitted if its loss is below `error_rate` in each of the last epochs that evaluate it.
+    A position is fitted if some of the last epochs evaluate it, all with a loss below `error_rate`.
 
     prefix: the largest F such that all positions up to F are fitted
     max:    the largest fitted position

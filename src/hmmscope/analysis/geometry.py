@@ -78,7 +78,7 @@ class Readout(Shown):
     values: Float64[Tensor, "layer example coordinate"]
 
     def beyond(self, twins: Sequence["Readout"]) -> ExplainedFraction:
-        """Compute `explained_beyond_controls` at the layer of each network with the best fit."""
+        """Compute `explained_beyond_controls` at each network's layer with the best fit."""
         left, *twins_left = (1 - one.r2()[:, one.chosen] for one in (self, *twins))
         return explained_beyond_controls(left, np.stack(twins_left, 1), len(self.spread))
 
@@ -140,7 +140,7 @@ class ExactBeliefs(Shown):
         return read_off(features, self.values[target], self.num_samples, inside=self.inside, **options)
 
     def mapped(self, features: Float[Tensor, "layer example feature"]) -> Float64[Tensor, "layer example state"]:
-        """Return beliefs read from activations by an affine map that is fitted to all examples."""
+        """Return beliefs read from activations by an affine map fitted to all examples."""
         return fit_affine(features, self.belief)(features)
 
     def from_prediction(self, target: str = BELIEF, **options: Any) -> Curves:
@@ -356,9 +356,9 @@ def fit_affine(
     target: Float64[Tensor, "example coordinate"],
     ridge: float = RIDGE,
 ) -> AffineFit:
-    """Fit ridge regression on standardised features for each layer, in float64 by Cholesky decomposition.
+    """Fit ridge regression for each layer, in float64 by Cholesky decomposition.
 
-    weights = (XᵀX / N + ridge I)⁻¹ XᵀY / N,    X standardised, Y centred
+    weights = (XᵀX / N + ridge I)⁻¹ XᵀY / N,    for N examples, standardised features X, centred targets Y
     """
     x = features.double()
     centre, scale = x.mean(1, keepdim=True), x.std(1, keepdim=True, correction=0)
@@ -371,7 +371,7 @@ def fit_affine(
 
 
 def explained(errors: Curves, spread: Curves, *, seed: int = 0) -> Curves:
-    """Return R² = 1 - mean error / mean spread (1 + NUM_RESAMPLES, layer): all samples in row 0, then resamples.
+    """Return R² = 1 - mean error / mean spread (1 + NUM_RESAMPLES, layer) for all samples (row 0) and resamples.
 
     Raises:
         InputError: the target does not vary.

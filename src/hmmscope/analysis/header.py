@@ -67,7 +67,7 @@ def header(
     seed: int = 0,
     options: HeaderOptions | None = None,
 ) -> list[dict]:
-    """Compute the excess loss and entropy error of predictors by position, for samples with headers::
+    """Compute the excess loss and entropy error of predictors by position::
 
         ``model``           the model
         ``wrong-header``    the exact filter with another sample's header
@@ -89,7 +89,7 @@ def header(
         options: see `HeaderOptions`.
 
     Returns:
-        Rows (predictor, position, quantity, value, low, high, error, samples). `position` is the number of known
+        Rows (predictor, position, quantity, value, low, high, error, samples). `position` is the number of earlier
         observations; None marks the mean over positions. The 95 % interval is over samples, for
         ``bayes`` also over pools. An infinite excess has no row.
 

@@ -22,7 +22,7 @@ TRAINED_RATIO, FIRST_RATIO = 1.6, 1.25
 VECTOR_RATIO = 4.0
 #: Standard errors of a scale that are allowed.
 _ERRORS = 4.0
-#: Relative standard error of a square Gaussian matrix's median singular value, in units of its root mean square's.
+#: Relative standard error of a square Gaussian matrix's median singular value / that of its root mean square.
 _INNER_ERROR = 2.4
 #: Rows and columns of the block for singular values.
 _BLOCK = 256
@@ -91,10 +91,10 @@ def _same_weights(one: nn.Module, other: nn.Module) -> bool:
 
 
 def other_law(own: Mapping[str, Tensor], drawn: Sequence[Mapping[str, Tensor]], *, trained: bool = True) -> str:
-    """Return a parameter with another initial distribution than in the controls and the reason, or "".
+    """Return a parameter whose initial distribution differs from that of the controls, and the reason, or "".
 
     Training hardly changes a matrix's median singular value, but another initialization changes both this value and
-    the root mean square. The test uses the smaller of both changes for trained weights, the larger for initial weights.
+    the root mean square. The test uses the smaller of these changes for trained weights, else the larger.
     """
     for name, weight in own.items():
         found = _ratio(weight.detach(), [one[name].detach() for one in drawn], trained=trained)

@@ -8,7 +8,7 @@ from hmmscope.axes import Float, Int64, Tensor
 
 _HISTORY, _MAX_STEPS, _SHRINKS = 10, 200, 20
 _ARMIJO = 1e-4
-#: Steps before exact blocks (at least an eighth of the features), and most numbers in them.
+#: Steps before exact Hessian blocks (at least an eighth of the features), and most numbers in these blocks.
 _STEPS_BEFORE_BLOCKS, _MAX_BLOCK_NUMBERS = 5, 2**22
 
 

@@ -117,7 +117,7 @@ def _num_heads(model: nn.Module, attention: str) -> int:
 
 @registry.instrument("mechanisms", x="component", by=("ablation",), only=("quantity",))
 def mechanisms(model: nn.Module, dataset: ProcessDataset, *, num_samples: int = 256, seed: int = 0) -> list[dict]:
-    """Ablate each head, attention layer and MLP; measure the loss and R² of features in the stream after the layer.
+    """Ablate each head, attention layer and MLP; measure the loss and the R² of maps from the stream after the layer.
 
     The ablation ``mean`` replaces an activation by its mean over samples at each position; ``resample`` replaces it by
     another sample's activation. The value of ``loss`` is the increase of the cross-entropy in nats. The other values
@@ -167,9 +167,9 @@ def paths(
 ) -> list[dict]:
     """Path patching: ablate each component (sender) only in the input of another component (receiver).
 
-    Senders are the embedding, heads and MLPs; receivers are attention layers, MLPs and the output. All components
-    except the receiver read the unchanged residual stream. The quantities are as in `mechanisms`, with R² after the
-    last layer.
+    Senders are the embedding, heads and MLPs; receivers are attention layers, MLPs and the output. Other components
+    are affected only through the receiver's output. The quantities are as in `mechanisms`, with R² after the last
+    layer.
 
     Args:
         model: a decoder of this library.

@@ -22,7 +22,7 @@ from hmmscope.ties import largest, smallest
 
 #: Predictor name of the context tree mixture; n-grams are ``order-<k>``.
 TREE = "context-tree"
-#: Longest context tried, least improvement in nats for a longer one, and failures that end the search.
+#: Longest context tried, least improvement in nats for a longer one, and number of failures that end the search.
 MAX_ORDER, MARGIN, PATIENCE = 8, 1e-3, 3
 #: Observations used for tuning by default, and bounds on the number of prompts.
 OBSERVATIONS, FEWEST, MOST = 2**12, 16, 256
@@ -64,7 +64,7 @@ class TunedNgrams:
         orders: int = 3,
         asked: NDArray[np.bool_] | None = None,
     ) -> "TunedNgrams":
-        """Choose the n-gram hyperparameters by the mean loss on samples 0 to `num_samples` - 1.
+        """Choose the hyperparameters by the mean loss on samples 0 to `num_samples` - 1.
 
         Args:
             dataset: prompts for tuning.
@@ -143,7 +143,7 @@ class TunedNgrams:
         return found | {TREE: torch.from_numpy(tree[:, layout.predicted_observations])}
 
 
-#: Defaults without tuning samples: strength 1, and the values of Willems, Shtarkov and Tjalkens.
+#: Defaults without tuning samples: strength 1, and for trees the values of Willems, Shtarkov and Tjalkens.
 UNTUNED = TunedNgrams(tuple((1.0,) * (order + 1) for order in range(4)), 3, False, 3, 0.5, 0.5, False, 0)
 
 

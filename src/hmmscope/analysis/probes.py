@@ -62,7 +62,7 @@ class ProbeData(Shown):
     def read(
         cls, model: nn.Module, dataset: ProcessDataset, target: str, names: Sequence[str], num_samples: int
     ) -> "ProbeData":
-        """Run the model and collect a probe's features, labels and highest possible accuracy."""
+        """Run the model and collect a probe's features, labels and `ceiling`."""
         return cls.read_each(model, dataset, [target], names, num_samples)[target]
 
     @classmethod
@@ -75,7 +75,7 @@ class ProbeData(Shown):
 
     @classmethod
     def of(cls, features: Float[Tensor, "layer example feature"], dataset: ProcessDataset, target: str) -> "ProbeData":
-        """Build the probe data from features; add labels and the highest possible accuracy."""
+        """Add labels and `ceiling` to features."""
         times = reading_times(dataset, target)
         num_samples = features.shape[1] // len(times)
         labels: list[Tensor] = []

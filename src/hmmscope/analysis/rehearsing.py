@@ -1,4 +1,4 @@
-"""Test calls of a user's model before a measurement (rehearsals), and warnings about its losses."""
+"""Test calls of a user's model before a measurement (rehearsals), and warnings about rising losses."""
 
 import warnings
 from collections.abc import Callable, Iterator
@@ -24,7 +24,7 @@ from hmmscope.reprs import ResultRows
 _REHEARSED: ContextVar[bool] = ContextVar("rehearsed", default=False)
 #: Least rise of the loss, in nats and in standard errors, for a warning.
 LEAST_RISE, STANDARD_ERRORS = 0.02, 4.0
-#: Least number of positions for the comparison.
+#: Least number of positions for a comparison of thirds.
 _LEAST_POSITIONS = 9
 
 

@@ -39,7 +39,7 @@ def shuffle_test(
 
     The keys are the observations of the demonstrations.
 
-        cv = mean over keys of the logit's standard deviation over permutations / mean of |logit|
+        cv = (mean over keys of the logit's standard deviation over permutations) / (mean of |logit|)
 
     Mode "blocks" (A in the paper) permutes whole demonstrations, which leaves the exact prediction unchanged. The other
     modes permute position numbers: "layer" (C) in one layer at a time, on the original hidden states; "everywhere" (B)

@@ -34,7 +34,7 @@ from hmmscope.text import in_digits
 #: Default and least number of controls.
 NUM_TWINS = 3
 NO_POINTS = "must be omitted, because this instrument plots no beliefs"
-#: Least unexplained fraction of controls; below it the fraction is not identifiable.
+#: Least unexplained fraction of controls; below it the fraction explained beyond controls is not identifiable.
 LEAST_LEFT = 0.02
 #: Smaller fractions count as none: rounding and the ridge differ between controls.
 LEAST_SHARE = 0.02
@@ -260,8 +260,8 @@ def explained_beyond_controls(
 ) -> ExplainedFraction:
     """Compute the fraction explained beyond controls, from the unexplained fractions on test samples and resamples.
 
-    The interval is Student's t interval for the log of (network / mean of controls), with Satterthwaite's degrees of
-    freedom and the variance (variance over resamples) + (1 + 1 / controls) * (variance between controls).
+    The interval is Student's t interval for the log ratio of these fractions (network / mean of controls), with
+    Satterthwaite's degrees of freedom and the variance (variance over resamples) + (1 + 1 / controls) * (variance between controls).
 
     Args:
         left: unexplained fraction of the network (1 + resamples,).

@@ -39,7 +39,7 @@ END_SYMBOL = "*"
 
 
 def from_pyhmmer(hmm: Any, *, end: Literal["symbol", "repeat"] = "symbol", allow_drop_tiny: bool = False) -> HMM:
-    """Convert a HMMER profile to an HMM with states M1..Mn and I0..In, and an end state if `end` is "symbol".
+    """Convert a HMMER profile to an HMM with states M_k and I_k, and an end state if `end` is "symbol".
 
     Args:
         hmm: `pyhmmer.plan7.HMM`, or an object with `M`, `alphabet.symbols`, `alphabet.K`, `match_emissions` (M+1, K),

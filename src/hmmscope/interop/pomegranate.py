@@ -36,7 +36,7 @@ def from_pomegranate(
 
     Args:
         model: object with `distributions` (each with `probs` (1, symbol)), and log probabilities `starts` (state,),
-            `edges` (state, state) or the three lists of a sparse model, and `ends` (state,) or None.
+            `edges` (state, state) or the three edge lists of a SparseHMM, and `ends` (state,) or None.
         ends: for unequal e_i, "symbol" adds an absorbing state with symbol `end`, which is exact; "continue" divides
             row i by 1 - e_i.
         allow_drop_tiny: see `hmmscope.HMM`.

@@ -36,7 +36,7 @@ def pretrained(
 
     Raises:
         InputError: the model or tokenizer is missing, a name is not one token, or the text is too long for the model.
-        ResourceError: transformers is not installed, or gguf or accelerate for a GGUF file.
+        ResourceError: transformers is not installed, or, for a GGUF file, gguf or accelerate is not.
     """
     if gguf_file is not None:
         require_gguf(gguf_file)
