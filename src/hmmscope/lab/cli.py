@@ -40,7 +40,7 @@ class _Parser(argparse.ArgumentParser):
         raise InputError(f"{message}; see {self.prog} --help")
 
 
-#: Other words that users may type, among them earlier names of verbs, by the verb that they mean.
+#: Other words that users may type for a verb, among them its earlier names, by verb.
 _WORDS = {
     "infer": "ask oracle facts decode",
     "check": "verify doctor test",

@@ -90,7 +90,7 @@ class ModelFile:
 
     @contextmanager
     def imports_nothing_beside(self) -> Iterator[None]:
-        """Raise InputError if the file's code imports from its folder, or if the block loads a module from it."""
+        """Raise InputError if the file's code imports from its folder, or if the block loads a module from there."""
         self._require_none(self.siblings())
         modules, folder = {*sys.modules}, self.path.parent.resolve()
         installed = {place for one in sys.path if folder in (place := Path(one).resolve()).parents}  # an environment

@@ -23,7 +23,7 @@ from hmmscope.system_info import environment
 from hmmscope.text import in_a_line
 
 _MESSAGE = 1 << 16
-#: Task classes by the value of `kind`.
+#: Task classes by their attribute `kind`.
 _KINDS: dict[str, type[Task]] = {task.kind: task for task in (RunTask, PartTask)}
 
 

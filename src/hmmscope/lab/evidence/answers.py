@@ -20,7 +20,7 @@ MEANINGS = {
 UNSETTLED = ("undecided", "open")
 
 
-#: Ends of units that count things, and beginnings of units that stand after a number.
+#: Ends of units that are fractions of a count, and beginnings of units that are printed after the number.
 _COUNTED = ("cases", "processes", "networks", "instances", "samples", "prompts", "windows", "distances and seeds")
 _AFTER = ("of ", "in ", "nats", "doublings", "layers", "positions", "bits", "steps", "times ")
 
@@ -33,7 +33,7 @@ def effect_sentence(shown: str, unit: str, count: int | None, case: str = "", *,
         unit: unit of the effect, then a comma and the name of the deciding effect if the claim has several.
         count: number of averaged values, or of cases if the unit is a fraction of cases.
         case: name of the effect that decides.
-        seeds: number of seeds of the experiment; a larger `count` counts other values.
+        seeds: number of seeds of the experiment; a `count` above this counts no seeds.
     """
     unit, _, own = ("in accuracy" if unit == "accuracy" else unit).partition(", ")
     over = f" ({count} seeds)" if 1 < (count or 0) <= (seeds or 0) else ""

@@ -18,7 +18,7 @@ class Judged:
         decides: name of the effect that decides.
         gates: the preconditions that were checked.
         why: why the verdict is "not tested", or what limits another verdict; "" if nothing does.
-        budget: the training budget in words, unless it reaches the paper's.
+        budget: the training budget in words; "" if it reaches the paper's.
         power: power of the rule; None if it was not computed.
     """
 

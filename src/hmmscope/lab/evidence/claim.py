@@ -172,7 +172,7 @@ class Claim(ClaimRecord):
         )
 
     def power(self, seen: Measurement) -> Power | None:
-        """Return the power of the rule at the measured number and spread of seeds; None if unknown."""
+        """Return the power of the rule at the measured number of seeds and their spread; None if unknown."""
         if self.rule is None:
             return None
         effects = seen.by_name()

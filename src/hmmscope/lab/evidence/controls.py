@@ -11,7 +11,7 @@ from hmmscope.ties import largest, smallest
 
 _COLUMNS = ("network", "model")
 TRAINED = "trained"
-#: Name of a table with gains of trained networks over a weaker predictor, and first words of such a quantity in rows.
+#: Name of the table of gains over weaker predictors, and prefix of such quantities in other tables.
 GAINS, _GAIN = "learned", "gain over "
 #: Prefixes of the names of n-gram baselines.
 _COUNTING = ("order-", "context-tree")
@@ -67,7 +67,7 @@ def _none(rows: Rows) -> Rows:
 
 
 def untrained(tables: Tables) -> Tables | None:
-    """Return the tables with the untrained network as the trained one and gains of zero; None if no table has both."""
+    """Return the tables with the untrained network labelled as trained, and zero gains; None if none has both networks."""
     made = in_place_of_trained(tables, "untrained")
     return None if made is None else gaining_nothing({name: rows.as_twins() for name, rows in made.items()})
 
@@ -90,5 +90,5 @@ def counting(tables: Tables) -> Tables | None:
 
 
 def constructed(tables: Mapping[str, Rows]) -> Tables | None:
-    """Return the tables with the constructed network in place of the trained one; None if no table has both."""
+    """Return the tables with the constructed network labelled as trained; None if no table has both networks."""
     return in_place_of_trained(tables, "constructed")

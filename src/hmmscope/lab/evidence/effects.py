@@ -1,6 +1,6 @@
 """Effects: means over seeds with 95 % intervals.
 
-The interval is the widest of Student's interval over seeds, the normal interval of sampling noise, and `resolution`.
+The interval is the widest of Student's over seeds, the normal one of sampling noise, and one of width `resolution`.
 """
 
 import math
@@ -20,7 +20,7 @@ _LEVEL = ContextVar("level", default=ALPHA)
 SIGN_LEVEL = 0.05
 #: Fewest seeds for which bimodality is tested.
 LEAST_GROUPED = 5
-#: Seeds are bimodal if a gap in their values exceeds GAP[0] + GAP[1] / seeds² widths of the wider group (1 in 40 if normal).
+#: A sample is bimodal if a gap exceeds GAP[0] + GAP[1] / seeds² widths of the wider group (1 in 40 normal samples).
 GAP = (0.4, 100.0)
 #: Relative spread below which differences are rounding errors.
 _ROUNDING = 1e-12
@@ -136,7 +136,7 @@ class Effect:
         """Return the proportion of true values with its exact (Clopper-Pearson) interval.
 
         Args:
-            flags: whether the property holds, for each of several independent instances.
+            flags: whether the property holds, for each independent instance.
         """
         kept = list(flags)
         right, count = sum(map(bool, kept)), len(kept)

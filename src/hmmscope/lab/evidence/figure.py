@@ -210,7 +210,7 @@ class ExplorerCurve:
     """A curve of an `Explorer`.
 
     Args:
-        values: the curve's value of each choice (setting) of the panel; "" stands for all values.
+        values: value of each choice (setting) of the panel for this curve; "" stands for all values.
         x: positions on the x axis.
         y: values.
         low, high: ends of the intervals, or None.

@@ -66,7 +66,7 @@ class Finding:
         operationalization: how the claim was measured, and when it holds.
         value, low, high: the deciding effect with its 95 % interval.
         unit: unit of the effect.
-        p: p-value of the hypothesis that the effect equals the rule's bound (`Within`: is outside its margin).
+        p: p-value of the hypothesis that the effect equals the rule's bound (`Within`: lies outside the margin).
         q: false discovery rate of `p` over a ledger (Benjamini and Hochberg), or None.
         num_seeds: number of seeds, or of instances.
         seeds_needed: number of seeds that would decide an inconclusive claim, or None.
@@ -74,7 +74,7 @@ class Finding:
         parts: verdict on each effect, if there are several.
         sign_low, sign_high: bounds of the median from the sign test; None if the rule needs only the other.
         bimodal: whether the values of the seeds fall into two groups.
-        budget: training budget in words, unless it reaches the paper's.
+        budget: training budget in words; "" if it reaches the paper's.
         rule_version: version of the decision rule, or its digest in older files.
     """
 

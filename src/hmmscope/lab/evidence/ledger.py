@@ -124,11 +124,11 @@ def ledger(
 ) -> list[LedgerRow]:
     """Return a row for each claim that the experiments in `folders` measure, with q-values over all rows.
 
-    Rows of one claim are ranked by finished experiment, several seeds, and scale; only the highest rank stays.
+    Rows of one claim are ranked: finished experiments first, then several seeds, then scale; the highest rank stays.
 
     Args:
         folders: folders of experiments.
-        known: stored claims; if given, findings that code with digest `source` stored are not computed again.
+        known: stored claims; their findings are not computed again if code with digest `source` stored them.
         source: digest of the present code.
         examined: True also computes the sensitivity and power of each finding.
 

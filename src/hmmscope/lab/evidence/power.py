@@ -32,7 +32,7 @@ from hmmscope.lab.evidence.verdicts import (
     severest,
 )
 
-#: Simulated experiments per number.
+#: Number of simulated experiments for each power or rate.
 DRAWS = 1000
 #: The same if each is a fit of a scaling law.
 DRAWS_OF_LAWS = 100
@@ -43,7 +43,7 @@ MOST_FALSE = 0.05
 #: Power for which campaigns are planned.
 PLANNED = 0.9
 
-#: Simulates an effect (name, true value, generator), if its distribution is not that of seeds.
+#: Function (name, true value, generator) -> simulated effect, for effects that are not means over seeds.
 Redrawn = Callable[[str, float, random.Random], Effect | None]
 
 

@@ -1,6 +1,6 @@
 """Protocols: files that fix decision rules and their numbers before the data are collected.
 
-A person commits the protocol to git before the experiment's first run, which copies the protocol into its folder.
+A person commits the protocol to git before the first run, which copies it into the experiment's folder.
 """
 
 import hashlib

@@ -95,7 +95,7 @@ class ClaimRecord:
         budget: training budget of the paper's models, by column of the table "runs".
         parameters: numbers that the function of the claim reads with `parameter`.
         once: rule version that each digest in older files stands for.
-        stands: alterations of tables in tests that may leave the claim decided, with reasons.
+        stands: alterations of tables by tests after which the claim may stay decided, with reasons.
     """
 
     name: str
@@ -240,7 +240,7 @@ def _record(name: str, data: dict[str, Any]) -> ClaimRecord:
 
 
 def rule_of(data: Mapping[str, Any] | None) -> Rule | None:
-    """Return the rule that a mapping such as ``{name = "above", bound = 0.0, matters = 0.1}`` describes, or None."""
+    """Return the rule for a mapping such as ``{name = "above", bound = 0.0, matters = 0.1}``; None for None."""
     if data is None:
         return None
     name = data.get("name")

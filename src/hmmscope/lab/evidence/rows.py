@@ -107,7 +107,7 @@ class Rows(list[dict[str, Any]]):
         return self.estimates(value).effect(unit, resolution=resolution)
 
     def less(self, other: "Rows", value: str = "value", *, unit: str = "", resolution: float = 0.0) -> Effect | None:
-        """Return the mean over seeds of these rows minus `other`; None if no seed has values in both.
+        """Return the mean over seeds of the values of these rows minus those of `other`; None if no seed has both.
 
         Sampling errors are treated as independent.
         """

@@ -55,7 +55,7 @@ class BeliefPlane:
         return self.places(np.eye(3)) if over_three_states(self.beliefs) else ""
 
     def colours(self, most: int | None = None) -> str:
-        """Return the packed colours of the beliefs, from three states or ranks of three coordinates."""
+        """Return packed colours: from the three probabilities, or from ranks of the first three coordinates."""
         if over_three_states(self.beliefs):
             return pack_colours(belief_colours(self.beliefs)[:most])
         ranks = self.beliefs[:, :3].argsort(0, kind="stable").argsort(0) / max(1, len(self.beliefs) - 1)

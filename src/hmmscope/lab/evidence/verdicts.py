@@ -54,7 +54,7 @@ def answer(low: float | None, high: float | None) -> Verdict:
     return "open" if low is None or high is None or rounded(low) <= 0 <= rounded(high) else "answered"
 
 
-#: Verdicts of several required effects: the first of these decides.
+#: Order of the verdicts on several required effects: the first that occurs decides.
 _SEVERITY: tuple[Verdict, ...] = ("not reproduced", "inconclusive", "reproduced in sign", "reproduced")
 #: Largest change of the loss, in nats, in the last quarter of a converged training.
 FLAT = 0.01

@@ -21,7 +21,7 @@ from hmmscope.storage.seals import open_sealed
 
 #: Folder of stored tables, in <scale>/<experiment> and <scale>/<experiment>@<setting>.
 RESULTS = Path("results")
-#: Fraction of simulated experiments that a plan must decide, if the effect is the paper's or if it is zero.
+#: Fraction of simulated experiments that a plan must decide, with either the paper's effect or none.
 LIKELY = 0.5
 #: Names of gates (preconditions of a verdict) whose numbers follow from a plan alone.
 _RATIOS = ("regime", "room", "matched")

@@ -38,7 +38,7 @@ def derive_again(folder: Path) -> None:
     """Rewrite the figures and findings of a finished experiment under the current rules.
 
     Raises:
-        InputError, DamagedError: the folder is not a finished experiment, or it is damaged; see `ledger`.
+        InputError, DamagedError: the folder is not a finished experiment, or it is damaged.
     """
     about, tables = read_tables(folder)
     experiment = experiment_named(about["experiment"])

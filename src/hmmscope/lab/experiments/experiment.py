@@ -19,7 +19,7 @@ from hmmscope.processes.process import Process
 from hmmscope.runs.config import RunConfig
 from hmmscope.runs.pipeline import Run
 
-#: Name of the only part of an undivided seed.
+#: Name of the only part of a seed whose models are all measured together.
 ALL = "all"
 
 INTERVALS = "Intervals are 95 % bootstrap intervals over samples (1000 resamples)."

@@ -8,7 +8,7 @@ from hmmscope.training.signals import Interrupted
 
 
 class Failures:
-    """Context manager that collects failures and raises one error at its end, with the first exit code.
+    """Context manager that collects failures and raises one error at its end, with the first failure's exit code.
 
     Args:
         what: name of the work, with which messages start.

@@ -170,7 +170,7 @@ class BuildRecord:
 
 
 class StoredParts:
-    """Stored parts of an experiment, read from its folder so that another run can reuse them.
+    """Stored parts of an experiment, which another run can reuse.
 
     Args:
         folder: folder with experiment.json, tables/ and parts.jsonl.
@@ -204,7 +204,7 @@ class StoredParts:
         return len(self._made)
 
     def give(self, part: MeasuredPart, out: Path, sizes: Mapping[str, Any]) -> str | None:
-        """Write a stored part into `out`, or return why it cannot be reused (None if it is not stored)."""
+        """Write a stored part into `out`, or return why it cannot be reused; do nothing if it is not stored."""
         made = self._made.get((part.seed, part.name))
         if made is None:
             return None

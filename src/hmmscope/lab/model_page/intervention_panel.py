@@ -70,8 +70,8 @@ def pushed(model: nn.Module, dataset: ProcessDataset, layer: str) -> dict[str, A
 def used(model: nn.Module, dataset: ProcessDataset, layer: str) -> dict[str, Any]:
     """Measure how predictions change when the belief of another sequence is written into a layer.
 
-    The value is the fraction of the total-variation distance to the Bayes-optimal prediction for that belief that this
-    change closes; "random" holds the fraction that random changes of equal norm close.
+    The Bayes-optimal prediction for that belief is the target. "value" is the fraction of the total-variation distance
+    to the target that the change closes; "random" has the same for random changes of equal norm.
     """
     options = InterventionOptions(num_positions=POSITIONS)
     rows = belief_interventions(

@@ -84,7 +84,7 @@ class ModelPage(Tabular):
         return list(self.data["unknown"])
 
     def table(self) -> ResultTable:
-        """Return `losses`; `layers` has R² by layer."""
+        """Return `losses`."""
         return self.losses
 
     def plot(self, *, ax: Any = None) -> Any:

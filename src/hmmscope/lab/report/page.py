@@ -1,6 +1,6 @@
 """The HTML page of one or several experiments, in a single file that needs no network.
 
-The content security policy of the page allows only its own scripts (by digest), and no network access.
+Its content security policy allows only its own scripts (by digest) and no network access.
 """
 
 import base64

@@ -14,7 +14,7 @@ from hmmscope.runs.posterior import FitData
 from hmmscope.sequences.data import SequenceData
 from hmmscope.sequences.vector_data import VectorData
 
-#: Settings of the posterior draws, and most operations that they may cost; above it, parameters have no intervals.
+#: Settings of the posterior draws, and most operations that they may cost; above that, parameters have no intervals.
 CHAINS, MOST = Chains(num_draws=200, num_chains=2, warm_up=100), 2e10
 #: Numbers of simulated data sets and of forecast steps, and most symbols of a forecast and entries of an array in figures.
 SIMULATIONS, STEPS, SYMBOLS, ENTRIES = 100, 12, 5, 24

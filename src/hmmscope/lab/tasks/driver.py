@@ -21,7 +21,7 @@ _FULL = 1 << 20
 
 
 class Executor(Protocol):
-    """Interface of an executor, which runs tasks."""
+    """Interface of executors of tasks."""
 
     @property
     def active(self) -> int:

@@ -1,4 +1,4 @@
-"""Descriptions of planned work in one line, which are printed before the work starts."""
+"""Seeds in words, and earlier commands with present options."""
 
 import re
 from collections.abc import Collection

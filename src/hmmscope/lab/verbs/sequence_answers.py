@@ -37,7 +37,7 @@ from hmmscope.ties import steady
 _SHOWN, _SHOWN_SEQUENCES = 30, 10
 #: Most missing observations of a sequence that are printed.
 _SHOWN_GAPS = 5
-#: Bytes of memory for a number in a row of the table.
+#: Bytes of memory for each number in the output table.
 _NUMBER_BYTES = 40
 
 

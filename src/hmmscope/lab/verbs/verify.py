@@ -44,7 +44,7 @@ def verify(folders: Sequence[str], quiet: bool) -> None:
 
     Raises:
         DamagedError: A file differs from its checksum, or a recomputed number from its stored value.
-        RefusedError: A folder has no checksums (seal.json); all folders with checksums agree with them.
+        RefusedError: A folder has no checksums (seal.json), and no folder is damaged.
     """
     unsealed = []
     for folder in map(Path, folders):

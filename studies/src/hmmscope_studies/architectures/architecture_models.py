@@ -41,7 +41,7 @@ ARCHITECTURES: dict[str, LimitsArchitecture] = {
 }
 #: Architectures that need no optional dependency.
 DEFAULT = ["rnn", "rnn-tanh", "lstm", "gru", "transformer", "linear-attention", "delta-rule", "delta-rule-negative"]
-#: Title and process of each task; without a process, the task of the grid with the sizes of the scale.
+#: Title and process of each task; {} stands for the process of that name in [Limits], with the sizes of the scale.
 TASKS: dict[str, tuple[str, dict[str, Any]]] = {
     "cyclic-det": ("Cyclic-DET (cycles of 5 states)", {}),
     "cyclic-rnd": ("Cyclic-RND", {}),

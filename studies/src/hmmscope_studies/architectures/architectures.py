@@ -32,7 +32,7 @@ CONSTRUCTED = ("parity", "delta-rule-negative", 1)
 
 @registry.experiment("limits-architectures")
 class Architectures(lab.Experiment):
-    """Chosen architectures on chosen tasks; recurrent networks have one layer and separate training steps."""
+    """Chosen architectures on chosen tasks; recurrent networks have one layer and their own number of steps."""
 
     title = "State tracking by recurrent networks, attention and linear recurrences"
     summary = (
@@ -44,7 +44,7 @@ class Architectures(lab.Experiment):
     )
     num_seeds = lab.Experiment.NUM_SEEDS
     run_columns = ("task", "architecture", "layers")
-    #: Choices of the plan; up to scale medium all see equally many sequences. Steps 0 means the steps of the scale.
+    #: Choices of the plan; up to scale medium all models see equally many sequences. Steps 0 means the default of the scale.
     shapes: dict[str, dict[str, Any]] = {
         "smoke": {"tasks": ["cyclic-det"], "architectures": ["rnn", "gru", "transformer", "linear-attention"]}
         | {"layers": [1], "steps": 20, "recurrent_steps": 20},
@@ -349,7 +349,7 @@ def tracking(tables: lab.Tables) -> lab.Measurement:
 
 @lab.claim("limits-architectures-parity")
 def parity(tables: lab.Tables) -> lab.Measurement:
-    """Compare delta rules by the sign of eigenvalues; positive ones lose parity in finite precision (Grazzi 2025)."""
+    """Compare delta rules by eigenvalues: in finite precision, parity needs negative ones (Grazzi 2025)."""
     task, architecture, layers = CONSTRUCTED
     rows = tables["errors"].where(task=task)
     models = rows.where(predictor="model")

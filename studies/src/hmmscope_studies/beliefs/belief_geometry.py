@@ -23,14 +23,14 @@ PROCESSES: dict[str, dict[str, Any]] = {
     "conditional factors": {"name": FACTORED, "coupling": "conditional"},
     "hidden coupling": {"name": FACTORED, "coupling": "hidden"},
 }
-#: Processes of two factors; in the last, the joint belief is not the product of theirs.
+#: Processes of two factors; in the last, the joint belief is not the product of the factors' beliefs.
 FACTORS = ("independent factors", "conditional factors", "hidden coupling")
 #: Processes with stored points of the first seed, and whether they cover all layers and steps.
 _CLOUDS = {"Mess3": True, "RRXOR": False, "Bloch walk": False, "post-quantum": False}
 _COLUMNS = ("layer", "quantity", "value", "low", "high", "error", "fitted")
 
 
-#: Smallest fraction unexplained before training for which a result is shown.
+#: Smallest fraction of variance unexplained before training for which a result is shown.
 _LEAST_LEFT = 0.02
 
 

@@ -17,7 +17,7 @@ _LOOKS: dict[str, tuple[str, lab.Role]] = {
 
 @registry.experiment("belief-interventions")
 class BeliefInterventions(lab.Experiment):
-    """Networks on three processes, whose activations are edited so that a probe reads another belief."""
+    """Networks whose activations are edited so that a probe reads another belief, on three processes."""
 
     title = "Does a model use the belief that it encodes?"
     summary = (

@@ -5,7 +5,7 @@ from typing import Any
 
 from hmmscope import Run, constrained_updates, lab, registry
 
-#: Mess3 by the decay factor of its slowest mode, 1 - 3 switch.
+#: Mess3 by the decay factor of its slowest mode, 1 - 3 `switch`.
 PROCESSES = {
     "Mess3, ζ = 0.85": {"switch": 0.05, "emission": 0.85},
     "Mess3, ζ = 0.7": {"switch": 0.1, "emission": 0.75},

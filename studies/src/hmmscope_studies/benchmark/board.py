@@ -21,7 +21,7 @@ from hmmscope_studies.benchmark.flags import card_flags, submission_flags
 from hmmscope_studies.benchmark.submission import CARD, ENTRY, SOURCE
 from hmmscope_studies.benchmark.tasks import TASKS_OF, VERSIONS
 
-#: Name of its page and table, without the ending; and the pattern of card names.
+#: Name of the page and the table without the ending, and pattern of card names.
 BOARD, _KEPT = "leaderboard", re.compile(r".+-(light|full)-[0-9a-f]{12}\.json")
 
 _STYLE = (

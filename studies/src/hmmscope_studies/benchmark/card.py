@@ -55,7 +55,7 @@ def make_card(
     Args:
         about: Description of the entry: name, track, seeds, file digest or fields, declared costs, and whether it is
             ranked.
-        tasks: Tasks in the order of the rows.
+        tasks: Tasks in the order of the card's rows.
         measured: Results for each task, one per seed.
     """
     rows: list[dict[str, Any]] = []

@@ -18,7 +18,7 @@ from hmmscope_studies.benchmark.tasks import TASKS_OF, BenchmarkTask, tasks_of
 
 #: Fraction of a task solved before training, above which training is not what solves it. Built-in models: at most .18.
 UNTRAINED = 0.5
-#: Different parameters of a task that a file or a tensor of weights must contain.
+#: Fewest parameters of a task (and at least half) that raise a flag if a file or weight tensor contains them.
 FOUND = 3
 #: Modules of a model file that compute exact answers.
 _EXACT = ("hmmscope", "hmmscope_papers", "hmmscope_studies", "hmmlearn", "pomegranate", "dynamax")

@@ -267,7 +267,7 @@ _EVERY = (
         layout=_sequences(32),
     ),
 )
-#: Tasks of one version alone; nearly every model solved those of version 1.
+#: Tasks that only one version has; nearly every model solved the two of version 1.
 _ONLY = {"1": ("forget-slow", "mess3"), "2": ("more-states", "which-cycle")}
 #: Tasks by version.
 TASKS_OF = {

@@ -39,7 +39,7 @@ class LimitsDepth(GridExperiment):
     sizes = {scale: {"error_rate": RATE} for scale in ("smoke", "small", "medium", "gpu")}
     measure_per_run = True
     groups = {"lengths": (WHILE_TRAINING,)}
-    #: Choices of the plan: layers at the length of the scale, and at a longer one.
+    #: Choices of the plan: numbers of layers at the sequence length of the scale, and at a longer one.
     shapes: dict[str, dict[str, Any]] = {
         "smoke": {"layers": [0, 1, 2], "long_layers": [1], "long_length": 6},
         "small": {"layers": [0, 1, 2, 3], "long_layers": [2], "long_length": 32},
@@ -71,7 +71,7 @@ class LimitsDepth(GridExperiment):
 # ---------------------------------------------------------------------------------------------------------------------
 # Figures
 
-#: Fractions of the training at which lengths by depth are shown.
+#: Fractions of the training at which fit lengths by depth are shown.
 _SHARES = {0.25: "after a quarter of the training", 0.5: "after half", 1.0: "at the end"}
 
 

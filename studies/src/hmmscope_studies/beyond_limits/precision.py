@@ -14,7 +14,7 @@ LENGTHS = [8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384]
 LONG = [256, 512, 768, 1024, 1088, 1152, 1216, 1280, 1408, 1536]
 SHORT = list(range(2, 21))
 
-#: Product gadgets and the processes they are run on; three states and symbols.
+#: Gadgets for products, each with a process of three states and symbols.
 PRODUCTS = {"relu01": "cyclic-det", "bilinear": "matmul", "gelu": "matmul"}
 NAMES = {
     "relu01": "ReLU, cycles",
@@ -83,7 +83,7 @@ def smallest_precision(errors: torch.Tensor, bits: list[int], tolerance: float =
 
 
 def bits_for_attention(length: int) -> float:
-    """Return 2 log2 T + 4, the number of bits below which scores do not distinguish neighbouring positions."""
+    """Return 2 log2(`length`) + 4, the number of bits below which scores do not distinguish neighbouring positions."""
     return 2 * math.log2(length) + 4
 
 

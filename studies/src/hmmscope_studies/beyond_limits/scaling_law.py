@@ -152,7 +152,7 @@ def _at_paper(points: list[lab.ScalingLaw.BudgetPoint], unit: str, numbers: lab.
     return None if law is None else law.effect(math.log2(lab.parameter(numbers, "sequences")), unit)
 
 
-#: Simulates an effect of a given size for the effect of that name.
+#: Function (name, true value, generator) -> simulated effect.
 Redrawn = Callable[[str, float, random.Random], lab.Effect | None]
 
 

@@ -23,8 +23,8 @@ from hmmscope_papers.limits.tables import (
 from hmmscope_papers.limits.trainings import grid, identity, label_of, limits_config, shortened
 from hmmscope_papers.limits.trainings import length_of as length_of_scale
 
-#: Samples of an evaluation while training, multiplied by the rate: the number supervised at each position; 64 by default.
-#: At medium the rarest rate is that of the grid, whose runs are shared.
+#: Mean number of samples that an evaluation while training supervises at each position, if not 64. At medium the rarest
+#: rate is that of the experiments on [Limits], whose runs are shared.
 _ASKED = {"medium": 128}
 
 

@@ -1,4 +1,4 @@
-"""Unseen HMMs in context: how much of a sequence a network must read, by mixing time and entropy."""
+"""Unseen HMMs in context: how much of a sequence a network must read to predict well, by mixing time and entropy."""
 
 from typing import Any
 

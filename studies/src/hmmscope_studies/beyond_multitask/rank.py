@@ -13,7 +13,7 @@ from hmmscope_studies.beyond_multitask.studies import (
     prompt_config,
 )
 
-#: HMMs of a pool, and symbols, by scale; symbols divide every rank.
+#: Numbers of HMMs in a pool and of symbols, by scale; the latter divides every rank.
 _SIZES = {"smoke": (4, 2), "small": (32, 4), "gpu": (256, 8), "paper": (8192, 16)}
 
 

@@ -67,10 +67,10 @@ _WINDOWS: dict[str, dict[str, dict[str, Any]]] = {
 _WINDOWS["medium"] = _WINDOWS["small"]
 #: Concentration of the factors of the windows' transition matrix: small, for slow forgetting.
 WINDOW_CONCENTRATION = 0.1
-#: Observability of the study of memory, also in the study of observability.
+#: Observability in the study of memory; the study of observability has it, too.
 OBSERVABILITY = 0.6
 
-#: Smallest excess of one layer over the base, in nats.
+#: Smallest increase of the excess loss, in nats, by using one layer.
 DEPTH_GAIN = 0.1
 
 _DECODER = {"name": "decoder", "positions": "rotary", "input_features": False, "dropout": 0.0}

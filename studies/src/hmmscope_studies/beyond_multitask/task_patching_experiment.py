@@ -7,7 +7,7 @@ from hmmscope.analysis import TunedNgrams, mean_row
 from hmmscope.ties import largest
 from hmmscope_papers.multitask.predictors import last_sequence
 
-#: Components of the mixture; their identity takes one dimension less.
+#: Number of HMMs of the mixture; one dimension fewer distinguishes them.
 NUM_TASKS = 4
 _LOOKS: dict[str, tuple[str, lab.Role]] = {
     "task": ("task's subspace", "model"),

@@ -11,7 +11,7 @@ from hmmscope.lab import MeasuredTables
 from hmmscope.ties import largest
 from hmmscope_studies.language.language_model import NUM_TWINS, Reader
 
-#: Ridge penalty: there are hardly more examples than coordinates of the stream.
+#: Ridge penalty, because there are hardly more examples than coordinates of the stream.
 RIDGE = 1e-2
 
 

@@ -15,12 +15,12 @@ PLACES = {
     "slow": "slowly mixing",
     "sharp": "nearly certain",
 }
-#: Claims whose rules define to filter, and to fail.
+#: Claims whose rules define “filters” and “fails”.
 FILTERS, FAILS = "header-transformer-filters", "header-lstm-fails"
 
 
 def who_filters(tables: Tables) -> list[str]:
-    """Return a Markdown table of networks' excess relative to the n-gram baseline; empty without networks.
+    """Return a Markdown table of excess losses of networks over that of the n-gram baseline; empty without networks.
 
     Args:
         tables: Tables with `places`; each network and number of training samples becomes a line.

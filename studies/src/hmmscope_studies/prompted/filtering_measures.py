@@ -113,7 +113,7 @@ def _mean(values: np.ndarray) -> Row:
 
 
 def position_rows(run: Run, num_samples: int, num_hmms: int, num_fits: int) -> list[Row]:
-    """Return excess and calibration by number of known observations; the architecture `BESIDE` adds slow baselines."""
+    """Return excess and calibration by number of known observations; only architecture `BESIDE` has slow baselines."""
     facts, rows = facts_of(run), []
     beside = facts["architecture"] == BESIDE
     asked = [(HERE, run.dataset("evaluate"))]
