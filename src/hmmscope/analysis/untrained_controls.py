@@ -261,7 +261,8 @@ def explained_beyond_controls(
     """Compute the fraction explained beyond controls, from the unexplained fractions on test samples and resamples.
 
     The interval is Student's t interval for the log ratio of these fractions (network / mean of controls), with
-    Satterthwaite's degrees of freedom and the variance (variance over resamples) + (1 + 1 / controls) * (variance between controls).
+    Satterthwaite's degrees of freedom and the variance (variance over resamples) + (1 + 1 / controls) * (variance
+    between controls).
 
     Args:
         left: unexplained fraction of the network (1 + resamples,).
