@@ -43,7 +43,8 @@ def filter_states(
         reset_mask, lengths: See `filter_beliefs`.
 
     Raises:
-        InputError: `chain` has more or fewer states, an entry is NaN or +inf, or `reset_mask` or `lengths` is invalid.
+        InputError: `chain` and `log_likelihoods` differ in the number of states, an entry is NaN or +inf, or
+            `reset_mask` or `lengths` is invalid.
     """
     _check(chain, log_likelihoods)
     if log_likelihoods.shape[2] > MOST:

@@ -47,7 +47,7 @@ class Conjugate(Protocol):
         """Sample emission parameters given sufficient statistics."""
 
     def log_marginal(self, statistics: Float64[Tensor, "*models state feature"]) -> Float64[Tensor, "*models"]:
-        """Compute the log-probability of observations under the prior."""
+        """Compute log P(observations with these `statistics`) under the prior."""
 
 
 def members(states: Int64[Tensor, " row"], num_states: int) -> Float64[Tensor, "row state"]:
@@ -61,10 +61,10 @@ class NormalInverseWishart(Shown):
     covariance ~ inverse Wishart(degrees, degrees * spread),  mean | covariance ~ N(centre, covariance / strength)
 
     For "diag" and "spherical" covariances this is the normal-inverse-gamma prior. For n observations x, let s be the
-    sum of z = x - centre and Q the sum of z z^T. In the posterior, strength and degrees grow by n, and
+    sum of z = x - centre and Q the sum of z z^T. The posterior is
 
+        covariance ~ inverse Wishart(degrees + n, degrees * spread + Q - s s^T / (strength + n))
         mean | covariance ~ N(centre + s / (strength + n), covariance / (strength + n))
-        scale = degrees * spread + Q - s s^T / (strength + n)
 
     Source: Gelman, Carlin, Stern, Dunson, Vehtari and Rubin (2013), sections 3.3 and 3.6.
 
@@ -72,7 +72,7 @@ class NormalInverseWishart(Shown):
         covariance_type: See `GaussianHMM`.
         centre: Prior mean (coordinate,).
         spread: Prior variances (coordinate,).
-        prior_strength: Strength: weight of the prior mean, as a number of observations.
+        prior_strength: Weight of the prior mean (strength above), as a number of observations.
         degrees: Weight of the prior variances, as a number of observations; for matrices, above
             (number of coordinates) - 1.
     """

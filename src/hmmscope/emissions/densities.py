@@ -26,7 +26,7 @@ def check_shape(shape: str) -> str:
 
 
 def spread_of(shape: str, covariances: Tensor, means_CY: Float64[Tensor, "law coordinate"]) -> Tensor:
-    """Convert covariances to variances (C, Y) or matrices (C, Y, Y)."""
+    """Convert covariances of type `shape` to variances (C, Y) or matrices (C, Y, Y)."""
     if shape == "spherical":
         return covariances[:, None].expand_as(means_CY)
     return covariances.expand(len(means_CY), -1, -1) if shape == "tied" else covariances

@@ -31,7 +31,7 @@ from hmmscope.sequences.read_options import ReadOptions
 from hmmscope.text import in_a_line, in_brief
 from hmmscope.ties import descending, steady
 
-#: Observations over which network inputs are standardized.
+#: Number of first observations over which network inputs are standardized.
 _HORIZON = 64
 
 
@@ -41,7 +41,7 @@ class EmissionHMM(VectorProcess):
     state_0 ~ initial;  state_{t+1} ~ transition[state_t];  observation_t ~ emission of state_t
 
     A family is a subclass that defines `file_arrays` (array names), `probability_arrays` (names of arrays of
-    distributions), `num_symbols` (coordinates) and the methods below. Unlike in `HMM`, probabilities are not rounded.
+    distributions), `num_symbols` (coordinates) and the abstract methods. Unlike in `HMM`, no probability is rounded.
 
     Attributes:
         initial, transition: Initial distribution (state,) and `[i, j]` = P(next state j | state i).
@@ -94,12 +94,12 @@ class EmissionHMM(VectorProcess):
     def emit(
         self, states: Int64[Tensor, "*batch"], uniforms: Float64[Tensor, "*batch draw"]
     ) -> Float64[Tensor, "*batch coordinate"]:
-        """Sample an observation of each state."""
+        """Sample an observation for each entry of `states`."""
 
     @property
     @abstractmethod
     def means(self) -> Float64[Tensor, "state coordinate"]:
-        """E[o | state]."""
+        """Mean E[o | state] of each coordinate."""
 
     @property
     @abstractmethod
@@ -111,7 +111,7 @@ class EmissionHMM(VectorProcess):
         """Count the free parameters of each emission array.
 
         Args:
-            positive: Masks of the probabilities that may be positive, by array.
+            positive: Masks of the probabilities that may be positive, by array name.
         """
 
     @classmethod
@@ -166,7 +166,7 @@ class EmissionHMM(VectorProcess):
 
     @property
     def variance_floor_hits(self) -> Float64[Tensor, "state coordinate"]:
-        """Variances (state, coordinate) with a lower bound in fits; infinite if not bounded."""
+        """Variances (state, coordinate) with a lower bound in fits; infinite where unbounded."""
         return torch.full((self.num_states, self.num_symbols), torch.inf, dtype=torch.float64)
 
     @property
@@ -188,7 +188,7 @@ class EmissionHMM(VectorProcess):
 
     @property
     def positive(self) -> dict[str, Bool[Tensor, "..."]]:
-        """Masks of positive probabilities, by array."""
+        """Masks of positive probabilities, by array name."""
         tensors = self.file_tensors()
         return {name: tensors[name] > 0 for name in self.probability_arrays}
 
@@ -207,7 +207,7 @@ class EmissionHMM(VectorProcess):
         return self.replaced(**found) if found else self
 
     def replaced(self, **arrays: Any) -> Self:
-        """Return a copy with the given arrays replaced."""
+        """Return a copy with new `arrays`."""
         texts = {name: text for name, text in self.file_texts().items() if name not in ("evaluated_after", "reading")}
         return type(self)(**(self.file_tensors() | arrays | texts))
 

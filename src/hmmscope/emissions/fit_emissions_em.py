@@ -25,7 +25,7 @@ from hmmscope.seeds import numpy_generator
 
 #: Least variance of a state, as a fraction of the variance of all observations.
 FLOOR = 1e-3
-#: Relative distance within which a variance equals its lower bound.
+#: Relative distance within which a variance counts as equal to its lower bound.
 _JUST_ABOVE = 1 + 1e-9
 
 

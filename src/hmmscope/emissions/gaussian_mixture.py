@@ -37,7 +37,7 @@ class GaussianMixtureHMM(EmissionHMM):
         centres: Means of the Gaussians (state, gaussian, coordinate).
         covariances: Variances or covariance matrices, in the shape of `covariance_type`.
         covariance_type: "spherical" (S, K), "diag" (S, K, Y), "full" (S, K, Y, Y), or "tied" (S, Y, Y).
-        means, variances: Moments of each state.
+        means, variances: E[o | state] and Var[o | state].
 
     Args:
         initial, transition: See `EmissionHMM`.

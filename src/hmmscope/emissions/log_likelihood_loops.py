@@ -87,7 +87,7 @@ class LogLikelihoodBatch:
     Args:
         law: Markov chain of at most `MOST` states.
         rows: log P(o | state) of all sequences (observation, state).
-        offsets, lengths: Offset and length of each nonempty sequence (n,).
+        offsets, lengths: Offset in `rows` and length of each nonempty sequence (n,).
         reset_mask: True where a new sequence starts (T,).
         numbers: Index of each sequence in its batch (n,).
         weights: Weight of each sequence (n,); None if all are 1.

@@ -31,7 +31,7 @@ class MultichannelHMM(EmissionHMM):
     Args:
         initial, transition: See `EmissionHMM`.
         emissions: Emission matrix (state, symbol) of each channel, or these matrices joined along the symbol axis.
-        sizes: Number of symbols of each channel; needed if `emissions` is one matrix.
+        sizes: See above; needed if `emissions` is one matrix.
         states, title, source: See `EmissionHMM`.
 
     Raises:

@@ -27,7 +27,7 @@ class StatesFiltered(Shown):
         beliefs: P(state t | o_0..o_t) (batch, time, state).
         predicted: P(state t | o_0..o_{t-1}).
         log_likelihood_terms: log P(o_t | o_0..o_{t-1}), in nats.
-        log_likelihood: Sum of the terms (batch,).
+        log_likelihood: Sum of `log_likelihood_terms` over time (batch,).
         impossible_at: First t at which o_0..o_t has probability zero (batch,), or -1.
     """
 

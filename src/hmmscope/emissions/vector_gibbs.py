@@ -38,7 +38,7 @@ def vector_draws(
         prior: Concentrations of the Dirichlet priors of rows.
         chains: Settings of the Markov chains.
         match: True matches state labels of samples to `start`.
-        laws: Priors of constrained parts of the chain.
+        laws: Priors of constrained rows, by array name.
 
     Raises:
         InputError: SciPy is missing.

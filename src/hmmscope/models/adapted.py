@@ -16,7 +16,7 @@ from hmmscope.schema import shown
 
 #: Argument names that take the tokens.
 TOKENS = ("input_ids", "tokens", "token_ids", "idx", "ids", "inputs", "input", "src", "x")
-#: Arguments that follow from the tokens, or None.
+#: Functions that compute optional arguments from the tokens.
 FOLLOWING: dict[str, Callable[[Tensor, torch.dtype], Any]] = {
     "attention_mask": lambda tokens, dtype: _filled(tokens, 1),
     **dict.fromkeys(("token_type_ids", "segment_ids"), lambda tokens, dtype: _filled(tokens, 0)),
@@ -29,7 +29,7 @@ FOLLOWING: dict[str, Callable[[Tensor, torch.dtype], Any]] = {
     **dict.fromkeys(("is_causal", "causal"), lambda tokens, dtype: True),
     **dict.fromkeys(("use_cache", "start_pos"), lambda tokens, dtype: 0),
 }
-#: Attributes with a configuration.
+#: Names of attributes that hold a configuration.
 CONFIGS = ("config", "cfg", "args", "hparams", "ports")
 #: Attributes in which wrappers of torch and Lightning Fabric keep the module.
 _WRAPPED = ("_orig_mod", "_fsdp_wrapped_module", "_original_module")
@@ -40,7 +40,7 @@ Call = Callable[[Any, Tensor], Any]
 
 
 class AdaptedModule(nn.Module):
-    """A wrapper that calls a module or function through `call`; parts and weights keep their names.
+    """A wrapper that calls a module or function through `call`.
 
     Args:
         model: any module, or a function.
@@ -118,7 +118,7 @@ def adapt(
 ) -> AdaptedModule:
     """Return a module that maps tokens to logits by calling `model` with the arguments that `model` expects.
 
-    Layers and weights keep their names. Every function of this library accepts the result; on the command line, write
+    Layers and weights keep their names. The result is a model for this library; on the command line, write
     FILE.py:NAME if FILE.py assigns it to NAME::
 
         hs.adapt(model, mask=lambda tokens: causal_mask(tokens.shape[1]))

@@ -141,8 +141,7 @@ class SequenceModel(nn.Module):
 
     Attributes:
         model_io: input and output sizes.
-        num_symbols: ``model_io.num_outputs``.
-        vocab_size: number of input tokens, or None for vectors.
+        num_symbols, vocab_size: ``model_io.num_outputs`` and ``model_io.vocab_size``.
         outputs: type of the outputs, "logits" (also for regression) or "law" (probabilities).
         residual: hook points ``residual.0`` (embedding) to ``residual.<layers>``.
         spec: hyperparameters of the architecture, or None.

@@ -3,7 +3,7 @@
 The first position of each block, except the first block, has extra inputs [answer, 1]; other positions have zeros.
 The answer is the softmax of the model's outputs at the previous position, or the output vector, and has no gradient.
 
-Source: [Limits] §4.3 and App. C.2; the paper does not specify these features.
+Source: [Limits] §4.3 and App. C.2; the paper does not specify the extra inputs.
 """
 
 import torch
@@ -30,7 +30,7 @@ def block_outputs(
     """Compute the outputs at all positions, with the model's answers as extra inputs.
 
     naive:     one pass over the whole input for each block
-    two-phase: all answers block by block with a cache and no gradients, then one such pass
+    two-phase: all answers block by block with a cache and no gradients, then one pass over the whole input
 
     Without dropout, both algorithms have equal outputs and gradients.
 

@@ -8,7 +8,7 @@ from torch.autograd.function import once_differentiable
 
 from hmmscope.axes import Tensor
 
-#: Longer inputs use torch's fused kernel, which does not store the pattern.
+#: Longer inputs use torch's fused kernel, which does not store attention weights.
 MAX_BLOCKED_LENGTH = 512
 
 _BLOCK = 48  # queries; a block reads the keys up to its end, which skips about half of the square

@@ -306,7 +306,7 @@ class Decoder(EncodedModel):
 
 
 class Block(nn.Module):
-    """Attention, then an MLP, each added to the stream."""
+    """Attention, then an MLP; both outputs are added to the residual stream."""
 
     def __init__(self, spec: DecoderSpec, attention: Mixer) -> None:
         super().__init__()

@@ -12,7 +12,7 @@ from hmmscope.models.base import Cost, Mixer, ModelIO
 from hmmscope.models.decoder import Decoder, DecoderSpec
 from hmmscope.models.linear_attention import CHUNK, decoder_without_attention
 
-#: Bias of the gate: before training a head forgets about 1/150 at each position.
+#: Bias of the gate: before training a head forgets about 1/150 of its state at each position.
 OPEN = 5.0
 
 

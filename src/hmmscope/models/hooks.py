@@ -13,9 +13,9 @@ from torch.overrides import TorchFunctionMode
 from hmmscope.axes import Tensor
 from hmmscope.models.base import HookPoint
 
-#: Unfused attention calls one of these.
+#: Functions of which unfused attention calls one.
 _SOFTMAX = (F.softmax, torch.softmax, Tensor.softmax)
-#: Modules with several recurrent layers call one of these.
+#: Functions of which modules with several recurrent layers call one.
 _RECURRENT = (torch.lstm, torch.gru, torch.rnn_tanh, torch.rnn_relu)
 
 #: Maps an activation to its replacement.

@@ -22,7 +22,7 @@ class RecurrentSpec:
         width: number of coordinates of a state.
         learn_initial: True learns the first state.
         gates: number of weight matrices for the input, and for the state: 1 (RNN), 3 (GRU) or 4 (LSTM).
-        kept: activations per coordinate and position that the backward pass needs.
+        kept: number of activations per coordinate and position that the backward pass needs.
         num_states: number of state vectors of a layer.
     """
 
@@ -128,7 +128,6 @@ class Recurrent(SequenceModel):
 
     Args:
         spec: RNN, LSTM or GRU.
-
     """
 
     def __init__(self, spec: RecurrentSpec, model_io: ModelIO, generator: torch.Generator) -> None:

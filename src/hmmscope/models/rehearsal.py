@@ -26,13 +26,13 @@ from hmmscope.reprs import Shown
 SAMPLES = 7
 #: Tolerance for changed outputs, relative to the largest one, and at least in units of the type's epsilon.
 ROUNDING, EPSILONS = 1e-4, 8.0
-#: The same for 8-bit modules, which round by the largest value of a batch.
+#: Relative tolerance for 8-bit modules, which round by the largest value of a batch.
 _QUANTIZED_ROUNDING = 0.03
 #: Tolerance for rows that sum to one.
 _SUMS = 1e-3
 #: First words of the warning about a model that sees later tokens.
 _NOT_CAUSAL = "the model is not causal"
-#: Fraction of positions that repeat the current token, above which answers seem shifted.
+#: Fraction of predictions equal to the current token, above which the outputs seem shifted.
 _ECHOES = 0.98
 
 
@@ -73,7 +73,7 @@ def rehearse(model: nn.Module, inputs: Tensor, asked: Asked) -> tuple[str, ...]:
 
     Args:
         model: map from tokens (batch, time), or vectors, to logits (batch, time, output).
-        inputs: tokens (sample, time) or vectors (sample, time, coordinate) of `SAMPLES` samples.
+        inputs: tokens (sample, time) or vectors (sample, time, coordinate).
         asked: outputs that are expected.
     """
     model = unwrapped(model)
@@ -89,7 +89,7 @@ def rehearse(model: nn.Module, inputs: Tensor, asked: Asked) -> tuple[str, ...]:
 
 
 def rehearse_training(net: UserModule, num_columns: int, target: str) -> tuple[str, ...]:
-    """Rehearse a user's module before training, on samples of all tokens or of zero vectors; return warnings."""
+    """Rehearse a user's module before training, on samples with all tokens, or on zero vectors; return warnings."""
     ports, module = net.model_io, net.module
     asked = Asked(num_outputs=ports.num_outputs, is_law=ports.vocab_size is not None and target != "density")
     if ports.vocab_size is None:

@@ -33,7 +33,6 @@ class TransformersModel(EncodedModel):
         fields: fields of the configuration, without the width.
         body: class name of the layers.
         width: width of the residual stream.
-
         reads_positions: True if the layers accept position numbers.
         attention: name of the attention module in a layer, if any.
         options: options passed to the layers at every call.

@@ -56,7 +56,7 @@ class Mamba2Spec:
         state_size: number of state coordinates for each inner channel.
         expand: number of inner channels divided by `width`.
         kernel_size: width of the convolution.
-        chunk_length: number of positions in a chunk.
+        chunk_length: number of positions computed together.
     """
 
     num_layers: int = 4
@@ -165,7 +165,7 @@ class GatedDeltaNetSpec:
         width: width of the residual stream; a multiple of num_heads.
         mlp_ratio: hidden width of the MLP divided by `width`.
         kernel_size: width of the convolution.
-        chunk_length: number of positions in a chunk.
+        chunk_length: number of positions computed together.
     """
 
     num_layers: int = 4

@@ -64,7 +64,6 @@ class UserModule(SequenceModel):
 
     Args:
         module: map from tokens (batch, time), or vectors, to logits; see `logits_of`.
-
         seed: seed of dropout and other random numbers of the module.
     """
 
@@ -142,7 +141,7 @@ class UserModuleSpec:
             strict: True raises an error if numbers of heads differ.
 
         Raises:
-            InputError: the module's parameters or numbers of heads differ.
+            InputError: the module's parameters or numbers of heads differ from the spec's.
         """
         other = UserModuleSpec.of(module)
         own, found = ({one.rpartition(" ")[0]: one.rpartition(" ")[2] for one in spec.shapes} for spec in (other, self))

@@ -21,7 +21,7 @@ from hmmscope.system_info import require_memory
 
 @dataclass(frozen=True, kw_only=True)
 class NoisyCyclesSpec:
-    """HMMs that usually follow a cycle through all S states; each of the V symbols is shared by S/V states.
+    """HMMs that usually follow a cycle through all S states; each of V symbols is the usual one of S/V states.
 
     transition[s] = follow * (one-hot successor of s on the cycle) + (1 - follow) * uniform
     emission[s] = show * (one-hot symbol of s) + (1 - show) * uniform
@@ -59,7 +59,7 @@ class NoisyCyclesSpec:
         return initial_S.expand(num_components, -1)
 
     def cycles(self, numbers: NDArray[np.int64]) -> Int64[Tensor, "cycle state"]:
-        """Return `[m, s]` = the state after s on the cycle with number numbers[m]; each cycle is uniform."""
+        """Return `[m, s]` = the state after s on cycle numbers[m]; each cycle is uniformly random."""
         order = random_permutations(philox_key(self.seed, "cycle"), numbers, 1, self.num_states)[:, 0]
         following = np.empty_like(order)
         np.put_along_axis(following, order, np.roll(order, -1, 1), 1)
@@ -91,7 +91,7 @@ class AliasedSpec(NoisyCyclesSpec):
 @registry.process("aliased-cycles")
 @dataclass(frozen=True, kw_only=True)
 class AliasedCyclesSpec(AliasedSpec):
-    """An HMM that usually follows a cycle through its S states; each of V symbols is shared by S/V states.
+    """An HMM that usually follows a cycle through its S states; each of V symbols is the usual one of S/V states.
 
     Source: this project.
     """

@@ -105,7 +105,7 @@ class ObserverOutput(Shown):
         """Build the output for T observations from T + 1 predictive distributions.
 
         Raises:
-            InputError: a row is not a distribution (or, after an impossible past, zero).
+            InputError: a row is neither a distribution nor (after an impossible past) zero.
         """
         for name, law in {"predicted": predicted, **laws}.items():
             total = law.sum(-1)

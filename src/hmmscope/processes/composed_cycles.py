@@ -1,4 +1,4 @@
-"""HMMs composed of a cycle and an emission matrix; some pools contain pairs, cycles or emissions unseen in training."""
+"""HMMs composed of a cycle and an emission matrix; some pools contain cycles, matrices or pairs unseen in training."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -19,7 +19,7 @@ from hmmscope.processes.process import PriorProcess
 from hmmscope.schema import parse_spec, require, spec_to_data
 from hmmscope.seeds import philox_key
 
-#: Offsets of cycle and emission numbers, in multiples of K: 0 for parts of the pool, 1 for new ones.
+#: Offsets of cycle and emission numbers, in multiples of K: 0 for those of the training pool, 1 for new ones.
 _NEW = {"new-cycles": (1, 0), "new-emissions": (0, 1), "new": (1, 1)}
 
 
@@ -28,7 +28,7 @@ class ComposedCycles(Mixture):
 
     Attributes:
         pairs_M: numbers of the cycle and the emission matrix of each component (component, 2).
-        spec: fields of the pool.
+        spec: the pool's `ComposedCyclesSpec`.
     """
 
     stored_name = "ComposedCycles"

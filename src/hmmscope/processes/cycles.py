@@ -25,7 +25,7 @@ class CyclesSpec:
     Attributes:
         num_states: number of states.
         num_symbols: number of actions.
-        distinct: True if no two actions have the same cycle.
+        distinct: True: all actions have different cycles.
         group_order: required order of the group that the cycles generate (60 for A5); 0 for any order.
         seed: seed of the cycles.
     """
@@ -73,9 +73,9 @@ class CyclesSpec:
 def random_cycles(
     seed: int, num_states: int, num_actions: int, *, distinct: bool = False
 ) -> Int64[Tensor, "action state"]:
-    """Draw one uniform random cycle per action.
+    """Draw one uniform random cycle per action; if `distinct` is true, no two are equal.
 
-    cycle[order[j]] = order[j + 1 mod num_states] for a uniform permutation `order`
+    cycle[order[j]] = order[(j + 1) mod num_states] for a uniform permutation `order`
     """
     key = philox_key(seed, "cycle")
     cycles: list[tuple[int, ...]] = []
@@ -116,10 +116,7 @@ def _generate(permutations_AS: Int64[Tensor, "action state"], order: int) -> boo
 
 
 def never_meeting_pairs(cycles_AS: Int64[Tensor, "action state"]) -> list[tuple[int, int]]:
-    """Return pairs of states whose two copies never meet under the same actions, if each moves forward or backward.
-
-    Beliefs from the two states never overlap.
-    """
+    """Return pairs of initial states whose beliefs never overlap after equal actions, if moves go either way."""
     num_states = cycles_AS.shape[1]
     moves = [(cycle, cycle.argsort()) for cycle in cycles_AS]
     meeting_SS = torch.eye(num_states, dtype=torch.bool)

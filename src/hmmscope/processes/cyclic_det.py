@@ -14,8 +14,7 @@ class CyclicDetSpec(CyclesSpec):
 
     state_t = cycle[symbol_t][state_{t-1}], from state 0
 
-    Five random cycles of five states generate the group A_5 with probability 0.9992; its word problem is complete for
-    NC1. Cycles of up to four states generate solvable groups.
+    Five random cycles of five states generate A_5, whose word problem is complete for NC1, with probability 0.9992.
 
     Source: [Limits] §2.2 and App. C (Cyclic-DET).
     """

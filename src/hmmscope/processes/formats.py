@@ -15,7 +15,7 @@ from hmmscope.storage import store
 from hmmscope.storage.mapped import read_arrays
 
 ENDINGS = (".json", ".npz", ".safetensors")
-#: Most numbers in a JSON file, which `store.read_json` can read.
+#: Largest count of numbers in a JSON file; `store.read_json` can read such files.
 _MOST_IN_JSON = 2_500_000
 
 

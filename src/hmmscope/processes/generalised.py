@@ -25,7 +25,7 @@ from hmmscope.processes.process import Process, SampledPaths, check_samples
 from hmmscope.schema import require
 from hmmscope.seeds import philox_key
 
-#: Number of words whose probabilities are checked.
+#: Largest number of sequences of one length whose probabilities are checked.
 _MOST_WORDS = 20_000
 
 
@@ -34,7 +34,7 @@ class GeneralisedHMM(Process):
 
         P(o_0 .. o_T) = initial · labelled[o_0] ··· labelled[o_T] · (1, .., 1)
 
-    The predictive vector, initial · labelled[o_0] ··· labelled[o_t] divided by its sum, replaces the belief.
+    The predictive vector, initial · labelled[o_0] ··· labelled[o_t] scaled to the sum 1, replaces the belief.
 
     Attributes:
         initial, labelled: float64 arrays.
@@ -45,8 +45,8 @@ class GeneralisedHMM(Process):
         title, source: free text.
 
     Raises:
-        InputError: shapes or sums are wrong, or a sequence (of length L with num_symbols^L <= 20,000) has a negative
-            probability.
+        InputError: shapes or sums are wrong, or a sequence of a length L with num_symbols^L <= 20,000 has a
+            negative probability.
 
     Source: Upper (1997); the observable operator models of Jaeger (2000).
     """
@@ -106,7 +106,7 @@ class GeneralisedHMM(Process):
     def sample_paths(
         self, indices: NDArray[np.int64], reset_mask: NDArray[np.bool_], seed: int, stream: str = "corpus"
     ) -> SampledPaths:
-        """Draw symbols by inverting their cumulative conditional distribution; all states are zero."""
+        """Draw symbols by inverting their cumulative conditional distribution; all returned states are zero."""
         check_samples(indices)
         drawn = uniforms(philox_key(seed, stream), indices, len(reset_mask), 1)[..., 0]
         symbols = generalised_paths(self.initial.numpy(), self.labelled.numpy(), drawn, reset_mask, ROUNDING)
@@ -138,10 +138,10 @@ _TRIANGLE: Float64[Tensor, "3 3"] = torch.tensor(
 class BlochWalkSpec:
     """A qubit under weak measurements along two axes; no finite HMM generates this process.
 
-    The Kraus operators are (alpha 1 ± beta σ) / √(4 (alpha² + beta²)) with the Pauli matrices σ = σ_z (symbols 0, 1)
+    The Kraus operators are (alpha I ± beta σ) / √(4 (alpha² + beta²)) with the Pauli matrices σ = σ_z (symbols 0, 1)
     and σ_x (symbols 2, 3).
 
-    Source: Riechers, Elliott and Shai (2025), who use alpha 1 and beta √51.
+    Source: Riechers, Elliott and Shai (2025), who use alpha = 1 and beta = √51.
     """
 
     alpha: float = 1.0
@@ -169,8 +169,8 @@ class BlochWalkSpec:
 class PostQuantumSpec:
     """A process of dimension three that no finite-dimensional quantum model generates.
 
-    After the first 0 the predictive vector is proportional to (x, 1, ln x). Symbols 1 and 2 multiply x by `grow` and
-    `shrink`; symbol 0 has weight x - 1 - ln x and resets x to 1.
+    After the first 0 the predictive vector is proportional to (x, 1, ln x), x > 0. Symbols 1 and 2 multiply x by `grow`
+    and `shrink`; symbol 0 has weight x - 1 - ln x and resets x to 1.
 
     Source: after Fanizza, Lumbreras and Winter (2024); ln(`grow`) / ln(`shrink`) must be irrational.
     """
@@ -207,10 +207,10 @@ def _leading(matrix: Tensor) -> tuple[float, Tensor]:
 @registry.process("probability-clock")
 @dataclass(frozen=True, kw_only=True)
 class ProbabilityClockSpec:
-    """A process of dimension three that no finite HMM generates if `angle` is no rational multiple of 2π.
+    """A process of dimension three that no finite HMM generates if `angle` / 2π is irrational.
 
     Symbol 1 rotates a vector by `angle` (radians) and multiplies it by `damping`; symbol 0 resets it. After a reset,
-    P(n ones) = damping^n (1 + height cos(n angle)) / (1 + height).
+    P(next n symbols are 1) = damping^n (1 + height cos(n angle)) / (1 + height).
 
     Source: the probability clock of Jaeger (2000).
     """

@@ -16,7 +16,7 @@ from hmmscope.seeds import check_seed, numpy_generator
 @registry.process("ginc")
 @dataclass(frozen=True, kw_only=True)
 class GINCSpec:
-    """A mixture like GINC (see Source); a random table maps hidden states, pairs (property, entity), to symbols.
+    """A mixture of HMMs like GINC; a random table maps pairs (property, entity), the hidden states, to symbols.
 
     Components (concepts) differ in the transition matrix of properties, a convex combination of random permutations.
     An entity stays with probability >= `stay`. Property 0 always emits symbol 0.

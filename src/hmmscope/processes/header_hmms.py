@@ -34,7 +34,7 @@ _ATTEMPTS = 2**12
 class HeaderHMMs(HMMPerSample):
     """A new HMM for each sample, with a uniform initial state and other probabilities in multiples of 1/denominator.
 
-    A header lists the numerators of each row except the last. Exact predictions exist only in the layout `header`.
+    A header lists the numerators of each row, without its last. Exact predictions exist only in the layout `header`.
     """
 
     stored_name = "ToldHMMs"
@@ -100,7 +100,7 @@ def round_rows(rows: Matrices, denominator: int, least: int = 0) -> NDArray[np.i
 
 @dataclass(frozen=True, kw_only=True)
 class HeaderSpec:
-    """A family of numbered HMMs with probabilities of one denominator.
+    """A family of numbered HMMs; all probabilities have the same denominator.
 
     Attributes:
         num_states: number of states S.

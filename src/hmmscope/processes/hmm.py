@@ -78,7 +78,7 @@ class HMM(Process):
         return HMM(initial, self.transition, self.emission, allow_drop_tiny=True)
 
     def replaced(self, **arrays: Any) -> "HMM":
-        """Return the process with `arrays` replaced."""
+        """Return a copy with new `arrays`."""
         return HMM(**self.file_tensors() | arrays, symbols=self.symbols, states=self.states, allow_drop_tiny=True)
 
     def card(self) -> list[str]:

@@ -86,14 +86,14 @@ class InputOutputHMM(Process):
         self.title, self.source = title, source
 
     def replaced(self, **arrays: Any) -> "InputOutputHMM":
-        """Return the process with `arrays` replaced."""
+        """Return a copy with new `arrays`."""
         names: dict[str, Any] = {"symbols": self.symbols, "states": self.states, "inputs": self.inputs}
         return InputOutputHMM(**self.file_tensors() | arrays, **names)
 
     def given_inputs(
         self, observations: Int64[Tensor, "batch time"], inputs: object, mask_T: Bool[Tensor, " time"]
     ) -> tuple[Process, Int64[Tensor, "batch time"]]:
-        """Return a process without inputs that emits triples (start, input, observation), and the triples' numbers.
+        """Return a process that emits triples (does a sequence start, input, observation), and the triples' numbers.
 
         Args:
             observations: Checked observations (batch, time); `num_symbols` where missing.

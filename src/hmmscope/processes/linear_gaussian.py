@@ -45,7 +45,8 @@ class LinearGaussian(VectorProcess):
     Args:
         transition, output: matrices (n, n) and (m, n).
         initial: state before time 0 (n,) (default: the first unit vector).
-        state_noise, output_noise: covariances (n, n) and (m, m), positive (semi)definite (default: identity).
+        state_noise, output_noise: covariances (n, n), positive semidefinite, and (m, m), positive definite
+            (default: identity).
         title, source: free text.
 
     Raises:
@@ -175,7 +176,7 @@ def _factor(name: str, covariance: Float64[Tensor, "size size"]) -> NDArray[np.f
 
 
 def noise_factor(covariance: Float64[Tensor, "size size"], *, singular: bool) -> Float64[Tensor, "size size"] | None:
-    """Return F with F F^T = covariance, or None if the covariance is not symmetric and positive (semi)definite."""
+    """Return F with F F^T = covariance, or None if it is not positive definite (if `singular`, semidefinite)."""
     if not bool(torch.allclose(covariance, covariance.T)):
         return None
     factor, failed = torch.linalg.cholesky_ex(covariance)

@@ -19,7 +19,7 @@ class Mess3MixtureSpec:
 
     switch ~ uniform on [least_switch, most_switch],  emission ~ uniform on [least_emission, most_emission]
 
-    State i has the same role in all components, so their beliefs are comparable.
+    State i has the same role in all components, so components' beliefs are comparable.
 
     Source: see `Mess3Spec`.
     """

@@ -105,11 +105,11 @@ class HMMParams(Shown, ABC):
     def factors(
         self, components: Int64[Tensor, " row"], symbols: Int64[Tensor, " row"]
     ) -> tuple[Float64[Tensor, "row state state"], Float64[Tensor, "row state"]]:
-        """Return the matrix of a filter step and the factors applied after it, for each component and symbol."""
+        """Return a filter step's matrix and the factors applied after it, for each pair of component and symbol."""
 
     @abstractmethod
     def from_each_state(self) -> "HMMParams":
-        """Return parameters with one component for each state before the first step."""
+        """Return parameters whose component i continues from state i."""
 
     @abstractmethod
     def contractions(self, memory_length: int) -> tuple[Float64[Tensor, "matrix state state"], int]:

@@ -17,7 +17,7 @@ _TENSOR_TYPES = {torch.float32, torch.float64, torch.uint8, torch.int8, torch.in
 
 #: Rows whose sums are this close to one are not normalized, so that stored rows keep their bits.
 _ROUNDING = 1e-13
-#: Tolerance of a row sum, and of the change of a row to keep positive entries positive.
+#: Tolerance of a row sum, and largest allowed change of a row that keeps its positive entries positive.
 ROW_SUM_TOLERANCE = 1e-6
 #: Nats per step between the given and the quantised distribution, above which a warning appears.
 FAR = 1e-6

@@ -201,7 +201,7 @@ class Process(StateMethods, ABC):
     def driving_matrices(
         self,
     ) -> tuple[Float64[Tensor, "symbol dimension dimension"], Float64[Tensor, " dimension"], bool]:
-        """Return matrices A_v (new = A_v @ old), the initial vector, and whether the state affects symbol probabilities."""
+        """Return matrices A_v (vector <- A_v @ vector), the initial vector, and whether symbols depend on the state."""
         raise self.missing_capability_error(DRIVING)
 
     def card(self) -> list[str]:
@@ -300,7 +300,7 @@ class Process(StateMethods, ABC):
 
     @cached_property
     def params_digest(self) -> str:
-        """SHA-256 of class, sizes and integer weights (little-endian), or of the content of `save`."""
+        """SHA-256 of class, sizes and integer weights (little-endian); without `params`, of the saved content."""
         if "params" not in vars(self) and type(self).params is Process.params:
             texts = {name: text for name, text in self.file_texts().items() if name not in (*_TITLES, "reading")}
             header = json.dumps([self.file_format, self.num_states, self.num_symbols, texts], ensure_ascii=False)

@@ -24,7 +24,7 @@ class RanHMMSpec:
     Source: [Limits] §2.1 and App. C (RanHMM), which does not state the row distribution.
 
     Attributes:
-        num_states, num_symbols: numbers n of states and m of symbols in [Limits].
+        num_states, num_symbols: numbers of states and symbols, n and m in [Limits].
         law: distribution of the rows: "dirichlet" (uniform over stochastic rows), "softmax" (of N(0, 1) numbers) or
             "uniform" (normalized U(0, 1) numbers).
         seed: seed of the rows.

@@ -83,7 +83,7 @@ class DirichletSpec:
 class RandomHMMSpec(DirichletSpec):
     """One HMM with a uniform initial distribution and symmetric Dirichlet rows.
 
-    Source: [Limits] §2.1 (RanHMM; Dirichlet(1) is uniform over stochastic matrices); [MultiTask].
+    Source: [Limits] §2.1 (RanHMM); [MultiTask].
     """
 
     def build(self) -> HMM:

@@ -29,8 +29,8 @@ class RecordedSequences(Process):
     """Windows of recorded sequences as samples; their distribution is unknown.
 
     The sequences are split into three parts. Streams "train" and "test" read the parts of these names; "evaluate" and
-    "probe" read the part "validation". Training windows start at random positions; in other streams each window occurs
-    once, in random order. Padding is symbol 0 with state -1.
+    "probe" read the part "validation". Training windows start at random positions; other streams shuffle consecutive
+    windows. Padding is symbol 0 with state -1.
 
     Args:
         data: recorded sequences.

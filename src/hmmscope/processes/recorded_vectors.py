@@ -19,7 +19,7 @@ from hmmscope.sequences.vector_data import VectorData, joined
 
 #: Limits of the default `min_variance`.
 LEAST, MOST = 1e-6, 0.5
-#: Largest distance of equal values, in standard deviations.
+#: Values at most this far apart, in standard deviations, count as equal.
 _SAME = 1e-9
 
 
@@ -33,7 +33,7 @@ class RecordedVectors(RecordedSequences, VectorProcess):
         split_seed: seed of the split into parts.
         title: free text.
         min_variance: least variance of a predicted density, as a fraction of the coordinate's variance (default: the
-            variance of rounding, gap²/12 for the smallest gap between values, clipped to [1e-6, 0.5]).
+            variance of rounding, gap²/12 for the smallest gap between distinct values, clipped to [1e-6, 0.5]).
     """
 
     stored_name = "RecordedVectors"
@@ -55,7 +55,7 @@ class RecordedVectors(RecordedSequences, VectorProcess):
         self._pieces = {}
 
     def in_pieces(self, length: int | None = None) -> "RecordedVectors":
-        """Cut the sequences into pieces of at most `length` steps (default: only if there are fewer than three)."""
+        """Cut the sequences into pieces of at most `length` steps (default: cuts one or two sequences only)."""
         lengths = self.data.lengths.tolist()
         if length is None:
             size = max(lengths) if len(lengths) >= 3 else block_length(sum(lengths))

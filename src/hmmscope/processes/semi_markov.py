@@ -134,7 +134,7 @@ class SemiMarkovHMM(Process):
         self.title, self.source = title, source
 
     def replaced(self, **arrays: Any) -> "SemiMarkovHMM":
-        """Return the process with `arrays` replaced."""
+        """Return a copy with new `arrays`."""
         return SemiMarkovHMM(**self.file_tensors() | arrays, symbols=self.symbols, states=self.names)
 
     @classmethod

@@ -9,7 +9,7 @@ def _defined(module: str) -> Any:
 
 
 class StateMethods:
-    """Methods on observations, with the same names for all families.
+    """Methods on observations, with the same names for all processes.
 
     `x` is any data that `hmmscope.fit` accepts. Several sequences are consecutive rows with their `lengths`; options
     such as `column` apply to tables. A model with inputs needs `inputs`: an input for each row, or the name of a

@@ -21,7 +21,7 @@ from hmmscope.schema import refuse_masked
 from hmmscope.seeds import philox_key
 
 _ARRAYS = ("mode_initial", "mode_transition", "transition", "output", "initial", "state_noise", "output_noise")
-#: Default number of Gaussians.
+#: Default of `num_kept`.
 NUM_KEPT = 256
 
 

@@ -15,7 +15,7 @@ class VectorProcess(Process):
 
     Attributes:
         density: family of the predictive density's mixture components: "gaussian", "poisson" or "symbols".
-        num_mixture_components: number of mixture components.
+        num_mixture_components: number of these components.
         scale: centre and width that standardize each coordinate.
         least_variances: lower bound of a network's predicted variance of each standardized coordinate.
     """
