@@ -1,4 +1,4 @@
-"""Registers the package's experiments and claims when its entry point imports it."""
+"""Registers the package's experiments and claims when an entry point imports this module."""
 
 from hmmscope import registry
 

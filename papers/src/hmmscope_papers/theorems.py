@@ -13,7 +13,7 @@ from hmmscope.lab import Effect, Role, Rows, Series, curve
 
 #: Scales of the experiments on theorems.
 SCALES = ("smoke", "small", "gpu", "paper")
-#: Description of their intervals.
+#: Description of the intervals of the experiments on theorems.
 INTERVALS = "Intervals are 95 % intervals over instances of the process; bands show the whole range."
 
 

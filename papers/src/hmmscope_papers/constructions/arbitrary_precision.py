@@ -1,7 +1,7 @@
 """[Limits] Theorem 5.3 in p-bit arithmetic: softmax attention, GeLU products and the normaliser.
 
-Each number has p significand bits and an unbounded exponent. This is the theorem's "T-precision": p grows linearly in
-T, and hardware floats cannot reach the error bound e^-T.
+Each number has p significand bits and an unbounded exponent. For T observations, p grows linearly in T (the theorem's
+"T-precision"); hardware floats cannot reach the error bound e^-T.
 
 Let h = -ln P(o_1 .. o_T) / T and C = 1 / (least product of a transition and an emission probability). To leading order,
 an error of e^-T needs these values of p / T (rows: `product` and `variant` of `FilterInBits`):
@@ -48,11 +48,11 @@ class PreciseBeliefs(Shown):
     """Beliefs computed with p-bit numbers, and their errors.
 
     Attributes:
-        beliefs: Beliefs (position, output), rounded to float64. The belief at position 0 is the known initial state, as
-            in [Limits], or the initial distribution.
+        beliefs: Beliefs (position, output), rounded to float64. Position 0 has the known state or initial
+            distribution of `BeliefOperators`.
         errors: Largest absolute error of the belief (position,).
-        window_errors: Largest error of a product of matrices M_o, divided by the sum of the product's entries (layer,).
-        sums: Sum v after part 1 of `normaliser` (position,).
+        window_errors: Largest error of a product of matrices M_o, divided by the sum of its exact entries (layer,).
+        sums: Sum of x after part 1 of `normaliser` (position,).
         log_likelihoods: ln P(o_1 .. o_t) (position,).
         bits: Number of bits p.
         error_bound: The theorem's bound e^-T.
@@ -147,7 +147,7 @@ class FilterInBits(Shown):
         return math.log(bound_of(self.operators, self.least))
 
     def recommended_bits(self, length: int, *, share: float = 1.0) -> int:
-        """Return p = share T (1 + ln C) / ln 2 + 24 bits; with share = 3/2 every error is at most e^-T."""
+        """Return p = share T (1 + ln C) / ln 2 + 24 bits; with share = 3/2, beliefs have errors of at most e^-T."""
         return math.ceil(share * length * (1 + self.log_bound) / math.log(2)) + 24
 
     def beliefs(self, observations: Int64[Tensor, " time"], bits: int | None = None) -> PreciseBeliefs:

@@ -71,7 +71,6 @@ def only_tokens(inputs: Tensor, feedback: Tensor | None, cache: dict[str, Any] |
 
 
 def check_first(tokens: Tensor, placeholder: int) -> None:
-    """Raise InputError unless every sequence (batch, time) starts with the placeholder."""
     first = tokens[:, :1]
     if bool((wrong := first != placeholder).any()):
         raise InputError(f"tokens: must begin with the placeholder, token {placeholder}, got {int(first[wrong][0])}")

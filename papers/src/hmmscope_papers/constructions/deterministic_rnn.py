@@ -120,18 +120,18 @@ def limits_theorem5_1(
     W_h[i, j] = A_i for all j,  b_h[i] = -(α/2) A_i 1,  W_i[i] = α 1 e_i',  b_i = -(α/2) 1,
     h_0 = [vector_0 + (α/2) 1, 0, ..],  W_dec = [I .. I],  b_dec = -(α/2) 1
 
-    Token i has the matrix A_i and block i of h_t. The RNN is exact if α/2 bounds the absolute coordinates of all A_i
-    vector_t. Misprints of the paper in Eq. (E.8) and h_0 are corrected.
+    Token i has the matrix A_i (n × n) and block i of h_t. The RNN is exact if α/2 bounds the absolute coordinates of
+    all A_i vector_t. Misprints in Eq. (E.8) and h_0 are corrected.
 
     Args:
         process: See `driven_system`.
-        scale: Scale α (default: 4‖b_0‖, twice `DrivenSystem.smallest_scale`).
+        scale: Scale α (default: twice `DrivenSystem.smallest_scale`).
         initial: Initial vector b_0.
-        placeholder: True adds token m, a placeholder that starts sequences (width n(m + 1)).
+        placeholder: True adds to m symbols token m, a placeholder that starts sequences (width n(m + 1)).
         dtype: Number type of the weights.
 
     Raises:
-        InputError: The process is not deterministic, the scale is not positive, or no scale is given or known.
+        InputError: The process is not deterministic, the scale is not positive, or is missing and has no default.
     """
     system = driven_system(process, initial)
     if scale is None:

@@ -72,7 +72,7 @@ class DrivenSystem(Shown):
 
     @property
     def smallest_scale(self) -> float:
-        """Return 2‖b_0‖ (1-norm for 0/1 maps, else 2-norm), an α that makes Theorem 5.1 exact on all sequences.
+        """Return 2‖vector_0‖ (1-norm for 0/1 maps, else 2-norm), a scale that makes Theorem 5.1 exact on all sequences.
 
         Raises:
             InputError: The matrices are neither 0/1 maps nor orthogonal.
@@ -94,11 +94,11 @@ class DrivenSystem(Shown):
 def driven_system(process: object, initial: object = None) -> DrivenSystem:
     """Return the driven system of a process, or of matrices.
 
-    For a deterministic `LabelledHMM`, A_v[j, i] = 1 if symbol v leads from state i to state j, else 0.
+    A deterministic `LabelledHMM` has A_v[j, i] = 1 if symbol v leads from state i to state j, else 0.
 
     Args:
-        process: Deterministic `LabelledHMM`, `MatrixProduct`, name of one, matrices (symbol, n, n), or `DrivenSystem`.
-        initial: Vector before the first symbol (default: the initial distribution, or the first unit vector).
+        process: Deterministic `LabelledHMM`, `MatrixProduct`, their names, matrices (symbol, n, n), or `DrivenSystem`.
+        initial: Vector before the first symbol (default: an HMM's initial distribution, else the first unit vector).
 
     Raises:
         InputError: The process is not deterministic, has a random initial state or no matrices, or numbers are invalid.

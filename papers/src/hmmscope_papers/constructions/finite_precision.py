@@ -13,7 +13,7 @@ from hmmscope_papers.constructions.constructed import check_first
 from hmmscope_papers.constructions.driven import check_tokens, driven_system
 from hmmscope_papers.constructions.prefix_parts import PRODUCTS, Product, layers_needed, tight_gain
 
-#: With more bits, rounding a float64 result differs from rounding the exact one.
+#: With more bits than these, rounding a float64 result can differ from rounding the exact result.
 MAX_BITS = 26
 
 Array = NDArray[np.float64]
@@ -22,7 +22,7 @@ Array = NDArray[np.float64]
 class Rounding:
     """Rounding of float64 to p significand bits (float32 has 24), to nearest, ties to even.
 
-    Entry i of an array's first axis is rounded to `bits[i]` bits.
+    Entry i along an array's first axis is rounded to `bits[i]` bits.
 
     Args:
         bits: Precisions p.

@@ -1,7 +1,7 @@
 """ReLU attention that takes one gradient step of least squares at every position, and attention that predicts.
 
-[MultiTask] §4, after Bai et al. (2023), Theorem 4. For output coordinate a, sign s = +1, -1, query r, key c, learning
-rate `rate` and n samples:
+[MultiTask] §4, after Bai et al. (2023), Theorem 4. For output coordinate a, sign s = +1, -1, query position r, key
+position c, learning rate `rate` and n samples:
 
     score[r, c] = s (W_a(r) . x_c - y_(c,a)) - mask * invalid_c;     value: W_a <- -s (rate / n) x_c
 
@@ -20,7 +20,7 @@ from hmmscope_papers.constructions.multitask_positions import PositionCode
 
 
 def prediction_bound(layout: ResidualLayout, learning_rate: float, num_steps: int) -> float:
-    """Return the bound ‖x‖ sqrt(rate T) on |W_a^(T) . x|, for rates of at most 1 / (Sigma's largest eigenvalue)."""
+    """Return the bound ‖x‖ sqrt(rate T) on |W_a . x| after T steps, for rate <= 1 / `LeastSquares.largest`."""
     size = 1 if layout.features == "tabular" else layout.memory_length
     return math.sqrt(size * learning_rate * num_steps)
 
@@ -42,7 +42,7 @@ def _signs(layout: ResidualLayout, num_heads: int) -> list[tuple[int, float]]:
 def gradient_heads(
     layout: ResidualLayout, num_samples: int, learning_rate: float, mask: float, num_heads: int, dtype: torch.dtype
 ) -> AttentionHeads:
-    """Build the heads of one gradient step, which is exact with two heads for each label."""
+    """Build the heads of one gradient step, complete if there is one head for each coordinate a and sign s."""
     weights_QF, x_rows, y_rows = _weight_rows(layout), layout.sample_rows, layout.label_rows
     features = torch.arange(layout.num_features)
     query, key, value, output = _empty(num_heads, len(features) + 1, len(features), layout.subspaces.width)
@@ -86,10 +86,10 @@ def ridge_head(
 
 
 def prediction_heads(layout: ResidualLayout, code: PositionCode, bound: float, dtype: torch.dtype) -> AttentionHeads:
-    """Build two heads for each label, which write the prediction W x for the window x of each position.
+    """Build a head for each coordinate a and sign s, which together write W x for the window x of each position.
 
-    score[r, c] = s W_a(c) . x_r, averaged over all positions, which share W;     value: prediction_a <- s
-    causal: s W_a(r) . x_c, zero unless c = r, if |W_a . x| <= 2 `bound`
+    score[r, c] = s W_a(c) . x_r, averaged over all c, which share W;     value: prediction_a <- s
+    causal: score[r, c] = s W_a(r) . x_c, zero unless c = r, if |W_a . x| <= 2 `bound`
     """
     weights_QF, x_rows = _weight_rows(layout), layout.query_rows
     features, num_heads = torch.arange(layout.num_features), 2 * layout.num_labels

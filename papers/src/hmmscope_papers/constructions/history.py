@@ -1,7 +1,7 @@
 """Softmax layers that copy neighbouring tokens to every position, and a map to joint one-hots.
 
-By [MultiTask] §4, ceil(log2 L) layers gather L tokens. If s slots are filled, one head copies them from position r - s
-(v_r: position vector; beta: inverse temperature):
+By [MultiTask] §4, ceil(log2 L) layers gather L tokens. Slot i holds the token i positions earlier. If slots 0 .. s - 1
+are filled, one head copies them from position r - s (v_r: position vector; beta: inverse temperature):
 
     score[r, c] = beta v_(r-s) . v_c;     value: slot-i of c -> slot-(s+i) of r
 """
@@ -17,7 +17,7 @@ from hmmscope_papers.constructions.residual import LayerNote
 
 
 def doublings(present: int, wanted: int) -> list[tuple[int, int]]:
-    """Return, for each layer, (slots filled before the layer, slots that it copies)."""
+    """Return, for each layer, the numbers of slots filled before it and copied by it."""
     layers: list[tuple[int, int]] = []
     while present < wanted:
         layers.append((present, min(present, wanted - present)))
@@ -35,7 +35,7 @@ def copying_head(
     shift: int,
     copies: list[tuple[str, str]],
 ) -> AttentionHeads:
-    """Build a softmax head that copies block pairs (source, target) from `shift` positions to the left."""
+    """Build a softmax head that copies block pairs (source, target) from `shift` positions left of `read_position`."""
     width = layout.subspaces.width
     own, read = layout.rows("position"), layout.rows(read_position)
     query, key = (torch.zeros(1, len(own), width, dtype=torch.float64) for _ in range(2))
@@ -72,7 +72,7 @@ def history_layers(
 def future_layers(
     layout: ResidualLayout, code: PositionCode, gap: float, dtype: torch.dtype
 ) -> list[tuple[AttentionHeads, LayerNote]]:
-    """Build the 1 + ceil(log2 futures) layers that gather later tokens; no layers if attention is causal."""
+    """Build the 1 + ceil(log2 k) layers that gather the next k tokens; none if attention is causal."""
     if layout.num_copied_futures == 0:
         return []
     carried = layout.positions == "slot"
@@ -98,7 +98,7 @@ def _note(stage: str, read: str, copies: list[tuple[str, str]], equation: str) -
 
 
 def joint_map(layout: ResidualLayout, dtype: torch.dtype) -> tuple[TokenMap, LayerNote] | None:
-    """Build the token-wise map to joint one-hots; None if features and labels are not joint.
+    """Build the token-wise map to joint one-hots of windows and labels; None if neither needs them.
 
         joint[a_1 .. a_k] = ReLU(sum_m block_m[a_m] - (k - 1)),   a_1 most significant
 

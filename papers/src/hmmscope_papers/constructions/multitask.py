@@ -35,10 +35,10 @@ class MultiTaskOptions:
         causal: True for decoder-only attention, where each position regresses on the samples to its left.
         ridge: Weight of the penalty (ridge / 2) ‖W‖².
         features: "window" (concatenated one-hots) or "tabular" (one-hot of the window).
-        positions: "column", one vector per position; "slot", where each slot carries its position; or "absolute",
-            random vectors (Theorem 1 only).
+        positions: "column", one vector per position; "slot", where copied tokens keep theirs; or "absolute", random
+            vectors (Theorem 1 only).
         position_width, position_seed: Size and seed of absolute vectors.
-        num_heads: Number of heads of a gradient layer (default: two per label); fewer omit part of the gradient.
+        num_heads: Number of heads of a gradient layer (default: two per label entry); fewer omit part of the gradient.
         dtype: torch.float64 or torch.float32.
     """
 

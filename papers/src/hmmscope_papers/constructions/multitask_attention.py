@@ -12,7 +12,7 @@ from hmmscope_papers.constructions.constructed import frozen
 
 Activation = Literal["softmax", "relu", "mean relu"]
 
-#: Bytes of attention scores held at once without hooks, about one cache.
+#: Bytes of attention scores held at once without hooks: about the size of a processor's cache.
 SCORE_BYTES = 2**23
 
 
@@ -79,7 +79,7 @@ def _project(x_BTD: Tensor, matrices_HKD: Tensor) -> Tensor:
 
 
 class ConstructedAttention(nn.Module):
-    """The sum of one layer's heads, with hook points ``logits`` and ``pattern``."""
+    """The summed outputs of one layer's heads, with hook points ``logits`` and ``pattern``."""
 
     def __init__(self, groups: Sequence[AttentionHeads], causal: bool) -> None:
         super().__init__()

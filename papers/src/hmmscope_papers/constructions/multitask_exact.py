@@ -63,7 +63,7 @@ class ExactBlockValues(Shown):
 
     @cached_property
     def moments(self) -> tuple[Tensor, Tensor]:
-        """Return the sums of x x^T and y x^T over samples that positions see, divided by `num_samples`."""
+        """Return the sums of x x^T and y x^T over the samples that each position sees, divided by `num_samples`."""
         x_BTF = self.features(self.layout.sample_blocks) * self.valid[..., None]
         y_BTQ = self.joint(self.layout.label_blocks)
         if self.layout.causal:
@@ -73,7 +73,6 @@ class ExactBlockValues(Shown):
         return outer[:, None] / self.num_samples, cross[:, None] / self.num_samples
 
     def weights(self, num_steps: int) -> list[Tensor]:
-        """Return W^(0) .. W^(num_steps), computed by plain gradient steps."""
         covariance, cross = self.moments
         steps = [torch.zeros_like(cross)]
         for _ in range(num_steps):

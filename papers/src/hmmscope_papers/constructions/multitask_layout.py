@@ -117,12 +117,11 @@ class ResidualLayout:
 
     @property
     def num_labels(self) -> int:
-        """Number of labels, V^k."""
+        """Size of a label, V^k."""
         return self.num_symbols**self.num_futures
 
     @property
     def num_features(self) -> int:
-        """Number of features: V L, or V^L if they are tabular."""
         size, power = self.num_symbols, self.memory_length
         return size**power if self.features == "tabular" else size * power
 

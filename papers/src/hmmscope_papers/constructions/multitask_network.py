@@ -45,7 +45,6 @@ class Descent:
         return 1 / largest if self.learning_rate is None else float(self.learning_rate)
 
     def check(self, layout: ResidualLayout) -> None:
-        """Raise InputError if a value does not suit the layout."""
         require_count("num_steps", self.num_steps, 0)
         for field in ("ridge", "mask", "gap"):
             require_real(field, getattr(self, field))
@@ -125,7 +124,7 @@ class MultiTaskTransformer(Constructed):
 
     @property
     def leak(self) -> float:
-        """Return a bound on the total softmax weight of wrong positions."""
+        """Return a bound on the total softmax weight of wrong positions in a copying head."""
         return self.code.leak(self.gap)
 
     @property

@@ -17,7 +17,7 @@ from hmmscope_papers.constructions.residual import Subspaces
 Product = Literal["gelu", "relu01", "bilinear"]
 PRODUCTS = ("gelu", "relu01", "bilinear")
 
-#: Bound on the entries of the factors A - I, with |A| at most one per entry.
+#: Bound on the absolute entries of factors A - I, if those of A are at most 1.
 LARGEST_FACTOR = 2.0
 
 
@@ -47,7 +47,7 @@ def tight_gain(length: int, eta: float) -> float:
 
 
 def best_gelu_scale(dtype: torch.dtype) -> float:
-    """Return the power of two nearest to 2^(p/3), p significand bits, which balances truncation and rounding errors."""
+    """Return the power of two nearest to 2^(p/3) for p significand bits; it balances truncation and rounding errors."""
     bits = 1 - math.log2(torch.finfo(dtype).eps)
     return 2.0 ** round(bits / 3)
 
@@ -65,7 +65,7 @@ def error_bounds(system: DrivenSystem, num_layers: int, *, eta: float, gadget_er
 
     ε_l <= ε_{l-1} (c + nδ) + r δ + n ε',   δ = (1 + η) ε_{l-1} + η
 
-    r and c bound row and column sums; ε' is the error of one product of numbers.
+    r and c bound row and column sums (`system.sums`); ε' is the error of one product of numbers.
     Source: [Limits] E.42 with Lemma D.6, adding back the residual.
     """
     n, (rows, columns) = system.num_states, system.sums
@@ -180,7 +180,7 @@ class ProductMLP(nn.Module):
     With target = current:   current += current @ (previous - I),  previous -= previous
     otherwise:               target += current @ previous,  previous -= previous,  current -= current
 
-    A product takes four GeLU neurons, or one ReLU neuron for 0/1 factors.
+    A product of two numbers takes four GeLU neurons, or one ReLU neuron for 0/1 factors.
 
     Args:
         subspaces: Named subspaces of the stream, including "one".
@@ -237,7 +237,7 @@ class ProductMLP(nn.Module):
         return update
 
     def products(self, current: Tensor, previous: Tensor) -> Tensor:
-        """Return current @ (previous - I), or current @ previous if `target` is not `current` or for "relu01"."""
+        """Return current @ (previous - I), or current @ previous if `product` is "relu01" or `target` not `current`."""
         eye = torch.eye(self.size, dtype=current.dtype, device=current.device)
         if self.product == "bilinear":
             return current @ (previous - eye) if self.in_place else current @ previous

@@ -37,7 +37,7 @@ class PrefixTransformer(Constructed):
         product, gain, gelu_scale, slots: Arguments.
     """
 
-    #: Letters of windows and token matrices in notes.
+    #: Letters for window products and token matrices in notes.
     letters: ClassVar[tuple[str, str]]
 
     def __init__(
@@ -110,7 +110,7 @@ class PrefixTransformer(Constructed):
     def exact_windows(
         self, tokens: Int64[Tensor, "batch time"], layer: int
     ) -> Float64[Tensor, "batch time state state"]:
-        """Multiply the matrices of tokens max(i - 2^layer + 1, 0) .. i, the latest on the left."""
+        """At each position i, multiply the matrices of tokens max(i - 2^layer + 1, 0) .. i, the latest on the left."""
         windows = self.system.with_identity.to(tokens.device)[tokens]
         for step in range(layer):
             windows = windows @ windows[:, self._sources(tokens, step)]

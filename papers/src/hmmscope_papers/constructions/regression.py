@@ -1,4 +1,4 @@
-"""Least squares on demonstration windows: the closed form of a construction's gradient layers.
+"""Least squares on demonstration windows: the closed form of the [MultiTask] networks' gradient layers.
 
     W_hat = argmin_W (1 / 2n) sum_i ‖W x_i - y_i‖²,   Sigma = (1/n) sum_i x_i x_i^T,   B = (1/n) sum_i y_i x_i^T
     W_hat = B Sigma^+  (of least norm);   W^(0) = 0,   W^(s+1) = W^(s) - rate (W^(s) Sigma - B)
@@ -102,7 +102,7 @@ class RegressionSamples(Shown):
 
 @dataclass(frozen=True, repr=False)
 class LeastSquares(Shown):
-    """Moments and solutions of regression problems; leading axes are independent.
+    """Moments and solutions of regression problems; leading axes are independent problems.
 
     Attributes:
         covariance: Matrix Sigma (..., feature, feature).

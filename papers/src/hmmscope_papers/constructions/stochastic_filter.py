@@ -41,16 +41,16 @@ Division = Literal["mlp", "division"]
 
 MAX_LENGTH = 4096
 
-#: Denominator of `BeliefOperators.numerators_VSS`: a product of two quantised probabilities.
+#: Denominator of `BeliefOperators.numerators_VSS`: 2^32 for each of two quantised probabilities.
 UNIT = 2**64
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class BeliefOperators(Shown):
-    """Exact rational matrices of the filter: the belief after o_1 .. o_t is read (M_{o_t} .. M_{o_1} start) / its sum.
+    """Exact rational matrices of the filter: beliefs are read_OS b / sum(b), with b = M_{o_t} .. M_{o_1} start_S.
 
-    M_o[s', s] = P(s' | s) P(o | s'). As in [Limits], `start` is a known state before the first observation; this state
-    is added to the HMM's if no transition row equals the initial distribution.
+    M_o[s', s] = P(s' | s) P(o | s'). As in [Limits], start_S is a known state, added to the HMM's if no transition row
+    equals the initial distribution. A labelled HMM has M_o[s', s] = P(o, s' | s) and its own initial distribution.
 
     Attributes:
         numerators_VSS: Matrices M_o in units of 2^-64, as Python integers.
@@ -127,7 +127,7 @@ def bound_of(operators: BeliefOperators, least: float | None) -> float:
 
 
 def log_leak(num_states: int, length: int, bound: float) -> float:
-    """Return ln η, where η = e^-T C^-T / ((8n)^(L+1) T) bounds the attention to wrong positions.
+    """Return ln η, where η = e^-T C^-T / ((8n)^(L+1) T) bounds the attention of L layers to wrong positions.
 
     Source: [Limits] App. E, Theorem 5.3, where the factor C^-T is missing.
     """
@@ -271,8 +271,6 @@ class StochasticFilter(PrefixTransformer):
 
 
 class MixedLayer(nn.Module):
-    """A `DenseLayer` as a module."""
-
     def __init__(self, layer: DenseLayer, dtype: torch.dtype) -> None:
         super().__init__()
         self.weight, self.bias = (frozen(torch.from_numpy(array), dtype) for array in (layer.weight, layer.bias))
@@ -304,12 +302,12 @@ def limits_theorem5_3(
     The Transformer of Theorem 5.2 multiplies matrices; a normaliser of O(log T) layers divides by the sum. Tokens are a
     placeholder (token V) and up to T observations, as in `SequenceLayout(placeholder=True)`.
 
-    The bound e^-T needs O(T) significand bits (`arbitrary_precision`). In floats with relative rounding error u:
+    The error bound e^-T needs O(T) significand bits (`arbitrary_precision`). In floats with relative rounding error u:
 
     - "residual" products have an absolute error u, and beliefs are wrong from T = 50 on (five states and symbols,
       float64);
     - "gelu" products have an absolute error u^(2/3), and beliefs are wrong from T = 16 on;
-    - "disjoint" with "bilinear" is accurate until P(o_1 .. o_T) underflows. Use this variant.
+    - "disjoint" with "bilinear" is accurate until P(o_1 .. o_T) underflows.
 
     Args:
         hmm: HMM of n states; c = 1/C is the least product of a transition and an emission probability.

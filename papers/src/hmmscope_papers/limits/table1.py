@@ -22,7 +22,7 @@ ROWS: dict[str, tuple[str, dict[str, Any], float | None]] = {
     "CR-0.1": ("cyclic-rnd", {"backward_probability": 0.1}, 21.4),
     "CR-0.15": ("cyclic-rnd", {"backward_probability": 0.15}, 14.2),
 }
-#: Allowed distance of a mean from the printed one: the paper averages five instances. The formula has no noise.
+#: Allowed distance of a mean from the printed one: the paper averages five instances. RanLDS has an exact formula.
 TOLERANCES = {"RanLDS": 0.01, "CR-0.03": 1.5}
 TOLERANCE = 1.0
 _COMMON = {"num_states": 5, "num_symbols": 5, "max_time": 240}
@@ -125,7 +125,7 @@ def from_printed(own: lab.Rows) -> dict[str, float]:
 
 @lab.claim("limits-table1-values")
 def table1_values(tables: lab.Tables) -> lab.Measurement:
-    """Compare differences from the reference row's mixing time; `PAPER_OFFSET` cancels in them."""
+    """Compare measured and printed differences from the reference row's mixing time; `PAPER_OFFSET` cancels in them."""
     rows = tables["mixing-times"]
     effects: dict[str, lab.Effect] = {}
     for process in COMPARED:

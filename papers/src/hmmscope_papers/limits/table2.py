@@ -17,7 +17,7 @@ from hmmscope.seeds import numpy_generator
 from hmmscope_papers.limits.trainings import TASKS, limits_config
 
 ALGORITHMS = ("naive", "two-phase")
-#: Block length of no chain-of-thought.
+#: Block length that means no chain-of-thought.
 PLAIN = 0
 
 #: Seconds per epoch in the paper, by task and block length; 0 means no chain-of-thought.

@@ -112,12 +112,12 @@ def trivial_loss(run: Run, num_samples: int) -> float:
 
 
 def training_rows(run: Run, error_rates: Sequence[float], facts: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return rows of `WHILE_TRAINING`: fit lengths and mean loss after each epoch.
+    """Return rows of `WHILE_TRAINING`: fit lengths and losses after at most twenty epochs.
 
     Returns:
         `facts` with ``error_rate``, ``longest``, ``epoch``, ``share`` (of the training), ``sequences``, ``tokens``,
             ``value`` (fit length), ``length`` (interpolated), ``loss`` (mean over positions) and ``worst`` (largest
-            loss), for at most twenty epochs.
+            loss).
     """
     found = epochs_of(run)
     count = len(found.rows)

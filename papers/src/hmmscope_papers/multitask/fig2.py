@@ -29,7 +29,7 @@ class MultiTaskFig2(PoolFigure):
         "untrained model, and the network of Theorem 1, whose gradient layers do not read positions."
     )
     groups = {"shuffle": ("shuffle", "effects"), "setting": ("setting",)}
-    #: The last three concern the constructed network, with the largest learning rate stable on the first prompts.
+    #: The last three sizes concern the constructed network, with the largest learning rate stable on the first prompts.
     sizes = {
         "smoke": {"samples": 8, "permutations": 3, "construction_samples": 4, "memory_length": 2, "num_steps": 2},
         "small": {"samples": 64, "permutations": 8, "construction_samples": 8, "memory_length": 4, "num_steps": 4},
@@ -207,7 +207,7 @@ def _intervals(rows: lab.Rows) -> str:
 # ---------------------------------------------------------------------------------------------------------------------
 # Claims
 
-#: The paper does not define its measure: both must confirm the claim.
+#: The paper does not define its measure of variation: both of these must confirm the claim.
 _MEASURES = {"centred logits": "cv_centred", "logits as they are": "cv"}
 
 

@@ -16,7 +16,7 @@ from hmmscope_papers.multitask.training_setting import PoolFigure, gates, in_reg
 #: Prompts that set the step size of the constructed network.
 _REGRESSIONS = 64
 DISTANCES = range(MAX_DISTANCE + 1)
-#: Distances of earlier tokens; the current token is its embedding.
+#: Distances of earlier tokens; the current token can be read from its embedding.
 EARLIER = DISTANCES[1:]
 
 

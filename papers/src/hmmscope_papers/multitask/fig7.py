@@ -45,7 +45,7 @@ class MultiTaskFig7(PoolFigure):
         "layers gather the last tokens."
     )
     groups = {"attention": ("offsets", "sources", "alignment", "effects", "carried"), "setting": ("setting",)}
-    #: The last three concern the constructed network.
+    #: The last three sizes concern the constructed network.
     sizes = {
         "smoke": {"samples": 16, "max_offset": 13, "construction_samples": 4, "memory_length": 2, "num_steps": 2},
         "small": {"samples": 512, "max_offset": 20, "construction_samples": 32, "memory_length": 4, "num_steps": 8},
@@ -150,8 +150,8 @@ def alignment(patterns: Patterns, layout: PromptLayout, gathering: dict[int, int
     """Return rows of the tables "alignment" and "effects" of a network.
 
     "alignment" has the columns (constructed_layer, offset, layer, head, value, low, high): for each gathering head of
-    Theorem 1, the head that attends most to its position. "effects" has the columns (effect, value, low, high,
-    samples): attention to earlier tokens of the sequence in each half of the layers.
+    Theorem 1, the network's head that attends most to the gathered position. "effects" has the columns (effect,
+    value, low, high, samples): attention to earlier tokens of the test sequence, in each half of the layers.
     """
     same = source_of_columns(layout) == SOURCES.index("earlier in its sequence")
     best_rows: list[dict] = []

@@ -16,9 +16,9 @@ from hmmscope_papers.theorems import instances_of
 CHAIN, LOW_RANK, HIDDEN = "binary chain", "random, rank 2", "three states, two symbols"
 #: Ranks of otherwise similar random processes, and their observability.
 RANKS, RANKED_AT = (2, 3, 4), 0.4
-#: Held bit: probability of leaving the silent states, and of changing the bit on return.
+#: Held bit: probability of leaving states A and B, and of changing the bit on return.
 LEAVE, FORGET = 0.05, 0.1
-#: Fraction of the error with one observation at which the memory is long enough.
+#: The memory is long enough when its error is this fraction of the error with one observation.
 ENOUGH = 0.1
 
 

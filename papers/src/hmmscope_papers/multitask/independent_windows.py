@@ -218,9 +218,9 @@ def _root(square: Tensor) -> float:
 # ---------------------------------------------------------------------------------------------------------------------
 # Measurements of processes
 
-#: Memory of the instances with fitted rates.
+#: Memory length in the instances with fitted rates.
 FITTED_MEMORY = 2
-#: Errors between which the decay over gradient steps is fitted: geometric, and above rounding.
+#: Errors between which the decay over gradient steps is fitted, as it is geometric there and above rounding.
 FITTED_ERRORS = (1e-11, 1e-6)
 
 

@@ -20,8 +20,6 @@ def onset_layer(curves: Curves, *, above_first: bool = False) -> Curves:
     Args:
         curves: one curve (layer,), or several (curve, layer).
         above_first: True first subtracts the value of layer 0.
-
-    Source: this project; [MultiTask] Fig. 3 shows curves without a rule.
     """
     floor = curves[..., :1] if above_first else np.zeros_like(curves[..., :1])
     bound = floor + ONSET * (curves.max(-1, keepdims=True) - floor)

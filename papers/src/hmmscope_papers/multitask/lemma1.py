@@ -1,4 +1,4 @@
-"""[MultiTask] Lemma 1: how fast a process is forgotten, by its observability."""
+"""[MultiTask] Lemma 1: how fast a process forgets, by its observability."""
 
 import math
 from typing import Any
@@ -66,7 +66,7 @@ class Lemma1(lab.Experiment):
         held_seeds=(3, 8, 16, 32),
         first_instance=(0, 0, 0, 0),
     )
-    #: Other processes than at the smaller scales, as many as decide the exponent of the rank.
+    #: Other processes than at the smaller scales, enough to decide the exponent of the rank.
     sizes["medium"] = sizes["small"] | {"first_instance": 87, "rank_instances": 400}
 
     def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> lab.MeasuredTables:

@@ -28,7 +28,7 @@ from hmmscope_papers.constructions import (
 from hmmscope_papers.multitask.independent_windows import generalisation_bound
 from hmmscope_papers.theorems import instances_of
 
-#: Errors between which the rate of gradient descent is fitted: geometric, and above rounding.
+#: Errors between which the decay over gradient steps is fitted, as it is geometric there and above rounding.
 FITTED = (1e-11, 1e-5)
 
 
@@ -95,8 +95,8 @@ class Population:
         law: Best prediction P_L(. | window) (window, label).
         history_law: Exact prediction P(. | history) (history, label).
         history_probability: Probability of each history (history,).
-        window_of: Last window of each history.
-        place: Row of each window, by its lexicographic number.
+        window_of: Row of each history's last window.
+        place: Row of the window with each lexicographic number (any_window,); without meaning for impossible windows.
     """
 
     memory_length: int
@@ -191,10 +191,10 @@ def error_bound(
 ) -> dict:
     """Return bounds on parts of the error, for windows in the range of Sigma.
 
-    W_hat is the least-squares solution, W_L the best linear predictor, alpha the smallest nonzero eigenvalue of Sigma.
+    `independent_windows` defines W_hat, W_L and alpha.
 
-    generalisation_bound: of `independent_windows`, on ||(W_hat - W_L) x|| over labels
-    optimisation_bound:   sqrt(L) |W_hat| (1 - rate alpha)^T
+    generalisation_bound: bound of `independent_windows` on the root mean square of ||(W_hat - W_L) x|| over labels
+    optimisation_bound:   sqrt(L) ||W_hat|| (1 - rate alpha)^T
     estimation_bound:     sum of these two;   bound: estimation_bound + memory + misspecification
 
     Source: [MultiTask] Theorem 1 with explicit constants.
@@ -243,7 +243,7 @@ def step_rows(
     num_steps: int,
     num_futures: int | None = None,
 ) -> tuple[list[dict], dict]:
-    """Return max ||(W_hat - W^(s)) x|| by gradient layer s, its bound, and the fitted decay rate."""
+    """Return the largest ||(W_hat - W^(s)) x|| of sampled windows x by step s, its bound, and the fitted decay rate."""
     samples = RegressionSamples.of(demonstrations, num_symbols, memory_length, num_futures or 1)
     problem = samples.problem()
     rate = 1 / float(problem.largest)
@@ -319,7 +319,7 @@ def sample_tables(process: Callable[[int], HMM], sizes: dict[str, Any], memory_l
 def memory_tables(process: Callable[[int], HMM], sizes: dict[str, Any], first: int) -> MeasuredTables:
     """Return the parts of the error by memory length, and the decay rate from memory length `first` on.
 
-    The column ``certificate`` is a bound on Euclidean distances, twice `memory_certificate`.
+    The column ``certificate`` bounds ||P - P_L|| by twice `memory_certificate`.
     """
     rows, rates, futures = [], [], sizes.get("futures")
     for instance in instances_of(sizes, "memory_instances"):
@@ -367,8 +367,8 @@ def block_shuffle_rows(
         others: other demonstrations for the same positions, one set per draw.
 
     Returns:
-        Rows (layer, head, value, content): `value` is the standard deviation over permutations relative to the size of
-        a logit, `content` the same over `others`. Layer 0 has the largest change of the prediction instead.
+        Rows (layer, head, value, content): `value` is the logits' mean standard deviation over permutations divided
+        by their mean size, `content` the same over `others`. Layer 0 has the largest change of the prediction instead.
     """
     number, length = demonstrations.shape
     names, generator = attention_taps(net, "logits"), torch_generator(seed, "shuffle")

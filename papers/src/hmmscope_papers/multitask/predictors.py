@@ -36,7 +36,7 @@ NGRAMS = (*(f"order-{order}" for order in range(LONGEST + 1)), TREE)
 _TUNED_ON = 256
 #: Sources of prompts.
 POOLS = {"pool": "HMMs of the pool", "held-out": "held-out pairs", "unseen": "unseen HMMs"}
-#: Uniform fractions for smoothing the mixture over the paper's pool, under which prompts may be impossible.
+#: Fractions of the uniform distribution in the smoothed mixture; without smoothing, prompts may be impossible.
 SMOOTHINGS = (0.01, 0.03, 0.1, 0.3)
 
 

@@ -46,7 +46,7 @@ WIDTHS = [2, 4, 8, 16, 32, 48, 64, 80]
 DEPTHS = [*range(1, 17), 20, 24]
 
 NUM_SYMBOLS = 4
-#: Memory in the measurements over steps (with singular covariance), and over samples.
+#: Memory lengths in the measurements over steps (with singular covariance), and over samples.
 STEPS_MEMORY, SAMPLE_MEMORY = 3, 2
 #: Length of demonstrations in the measurement over steps: several windows each.
 STEPS_LENGTH = 6

@@ -31,7 +31,7 @@ SAMPLES = [400, 1600, 6400, 25600]
 FUTURES = [1, 2, 3, 4, 5, 6, 7, 8]
 
 NUM_SYMBOLS = 2
-#: Memory in the measurements over steps and samples.
+#: Memory lengths in the measurements over steps and samples.
 STEPS_MEMORY, SAMPLE_MEMORY = 3, 2
 #: Length of demonstrations in the measurement over steps: several windows each.
 STEPS_LENGTH = 8
@@ -95,7 +95,7 @@ class Theorem2(Experiment):
         depth_futures=([1, 2, 3], FUTURES, FUTURES, [*FUTURES, 9]),
         first_instance=(0, 0, 0, 0),
     )
-    #: Other processes than at the smaller scales, as many as decide the rate.
+    #: Other processes than at the smaller scales, enough to decide the rate.
     sizes["medium"] = sizes["small"] | {"first_instance": 36, "memory_instances": 24}
 
     def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> MeasuredTables:

@@ -23,11 +23,11 @@ from hmmscope_papers.multitask.predictors import last_sequence, prompt_score
 #: Prompts per HMM in the paper, and the range of its regime: up to a factor of four.
 PAPERS_PROMPTS = 16.0
 PROMPTS_PER_HMM = (4.0, 64.0)
-#: HMMs in a pool of the paper's size: its 8192, and down to a sixteenth.
+#: Numbers of HMMs that count as a pool of the paper's size: from a sixteenth of its 8192.
 POOL = (512.0, 2.0**20)
 #: Largest fraction of the way from chance to certainty that symbol counts may reach for the HMM.
 MOST_FROM_COUNTS = 0.25
-#: Nats below the best n-gram baseline that count as having learned. Older tables have untuned n-grams, which are
+#: Loss in nats below the best n-gram baseline that counts as learned. Older tables have untuned n-grams, which are
 #: worse by 0.03 to 0.06 nats.
 LEARNED = 0.1
 #: Gain of accuracy over the best n-gram baseline that counts as learned: lower end of the interval.
