@@ -100,7 +100,7 @@ class Tabular:
         return columns_of(self.table())
 
     def to_pandas(self) -> Any:
-        """Return `table()` as a pandas DataFrame; its `attrs` hold `about`, `warnings` and `invalid`."""
+        """Return `table()` as a pandas DataFrame; its `attrs` hold `about`, `warnings` and `invalid`, if any."""
         frame = to_frame(self.columns())
         frame.attrs = {name: own for name in ("about", "warnings", "invalid") if (own := getattr(self, name, None))}
         return frame

@@ -70,7 +70,7 @@ def tell(line: str) -> None:
 
 @contextmanager
 def heard() -> Iterator[None]:
-    """Allow printing in the ``with`` block; after the reader of standard output has closed it, discard text.
+    """Allow printing in the ``with`` block; in `whatever_is_heard`, discard text that nobody reads.
 
     Raises:
         NobodyReadsError: The reader has closed standard output, and the block is not inside `whatever_is_heard`.

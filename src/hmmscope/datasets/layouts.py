@@ -160,7 +160,7 @@ class SequenceLayout(Layout):
 class HeaderLayout(Layout):
     """The header (the parameters of each sample's HMM as numbers e), then one sequence of observations o.
 
-    e_1 .. e_H | o_0 .. o_{T-1}
+    e_1 .. e_H | o_0 .. o_{length - 1}
 
     The token of a header entry e is V + e, because tokens below V, the number of symbols, are symbols. In the process
     `told-hmms`, entries are numerators of transition and emission probabilities over 16, except the last of each row.
@@ -241,8 +241,8 @@ class PromptLayout(Layout):
     delimiter | o^1_1 .. o^1_M, delimiter | .. | o^n_1 .. o^n_M, delimiter | o_1 .. o_t
 
     Attributes:
-        num_demonstrations: number of demonstrations before the test sequence.
-        demonstration_length: number of observations of each demonstration.
+        num_demonstrations: number n of demonstrations before the test sequence.
+        demonstration_length: number M of observations of each demonstration.
         test_length: number of observations of the test sequence.
 
     Source: [MultiTask] §3; the delimiter before the first demonstration is an addition of hmmscope.

@@ -54,7 +54,7 @@ class ResourceEstimate:
         steps_measured: Number of timed steps; 0 without timing.
         samples_measured: Number of samples in a timed step.
         seconds: Time of all steps on this processor, without evaluations; None if unknown.
-        gpu_seconds: Time on one GPU, computed from `GPU_RATE`.
+        gpu_seconds: Time of all steps on one GPU, from `GPU_RATE`.
         other_precision, other_seconds: Precision (float32 or bfloat16) that the run does not use, and its `seconds`.
     """
 
@@ -81,7 +81,7 @@ def estimate(config: RunConfig, *, measure: bool = False, compare: bool = True, 
     Args:
         config: Configuration of the run.
         measure: Whether to train some steps on this machine and time them.
-        compare: Whether to time steps in the other precision too.
+        compare: Whether to time steps in `other_precision` too.
         here: Whether to raise an error if a step does not fit into the memory of this machine.
 
     Raises:

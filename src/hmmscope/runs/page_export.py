@@ -89,8 +89,8 @@ def live_model_data(
 ) -> dict[str, Any]:
     """Return the data for the interactive section of a model page; the model predicts the next observation.
 
-    The maps from layers to beliefs are fitted and evaluated on `probe`, as in `geometry`. The entry "beyond" compares
-    the model and the untrained controls, each at its best layer.
+    The maps from layers to beliefs are fitted and evaluated on `probe`, as in the instrument `geometry`. The
+    entry "beyond" compares the model and the untrained controls, each at its best layer.
     """
     name = name or type(model).__name__
     found = in_browser(model, probe)

@@ -14,7 +14,7 @@ from hmmscope.sequences.streaming import SequenceStream
 def parts_of(
     source: Any, seed: int, reading: dict[str, Any]
 ) -> tuple[Iterable[SequenceData], SequenceStream | SequenceData | None]:
-    """Return the parts of a source, and the source as an object that knows its size (None if unknown)."""
+    """Return the parts of a source, and the whole source (None for an iterable of parts)."""
     if isinstance(source, SequenceStream):
         return source, source
     if hasattr(source, "__fspath__") or isinstance(source, str):

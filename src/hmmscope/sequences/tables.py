@@ -75,7 +75,7 @@ def read_text(path: Path, limit: int = MAX_TEXT) -> str:
 
 
 class TableCells(NamedTuple):
-    """The nonempty rows of a table, their row numbers from 1, and the separator."""
+    """The rows of a table, their row numbers from 1, and the separator."""
 
     rows: list[list[str]]
     numbers: list[int]

@@ -149,8 +149,8 @@ class _TypeOfEntryError(InputError, TypeError):
 def as_rows(X: Any) -> Any:
     """Convert sources of `hmmscope.SequenceData` and `read_vectors` to rows for scikit-learn; frames keep column names.
 
-    A 1-d array becomes a column, and None and masked entries become NaN. `with_lengths` converts files, `SequenceData`
-    and `VectorData`.
+    A 1-d array becomes a column, and None and masked entries become NaN. Files, `SequenceData` and `VectorData`
+    need `with_lengths`.
     """
     if isinstance(X, np.ndarray) and X.dtype.names is not None:
         X = {name: X[name] for name in X.dtype.names}

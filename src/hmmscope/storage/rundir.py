@@ -174,7 +174,7 @@ class RunDir:
 
     @property
     def timing(self) -> Journal:
-        """Return the journal timing.jsonl, which holds records that depend on the clock."""
+        """Return the journal timing.jsonl."""
         return self._journal("timing.jsonl")
 
     def _journal(self, name: str) -> Journal:

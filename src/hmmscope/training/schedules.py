@@ -18,7 +18,7 @@ def learning_rate(spec: TrainingSpec, step: int) -> float:
     wsd:      linear over the first `warmup_steps`, constant up to `decay_step`, then linear to zero
     halving:  (warmup_from + (peak - warmup_from) * min(step / warmup_steps, 1)) / 2^floor(epoch / halve_every)
 
-    Source: halving [Limits] App. C; wsd Hu et al. 2024 (arXiv 2404.06395), with the decay of arXiv 2405.18392.
+    Source: halving: [Limits] App. C; wsd: Hu et al. 2024 (arXiv 2404.06395), with the decay of arXiv 2405.18392.
     """
     if spec.schedule == "halving":
         risen = min(step / spec.warmup_steps, 1.0) if spec.warmup_steps else 1.0

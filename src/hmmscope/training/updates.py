@@ -44,7 +44,7 @@ def judged_outputs(
 def target_loss(
     model: nn.Module, batch: Batch, target: Target, *, block_length: int = 0, block_algorithm: str = "two-phase"
 ) -> Float[Tensor, ""]:
-    """Return the mean loss over positions with labels (cross-entropy in nats, or mean squared error).
+    """Return the mean loss over positions with labels (cross-entropy or -log density in nats, or squared error).
 
     Args:
         model: map from tokens or vectors to outputs.
