@@ -68,7 +68,7 @@ class Series:
 
 @dataclass(frozen=True, kw_only=True)
 class Panel:
-    """Base class of the panels of a figure."""
+    """Base class of panels."""
 
     title: str
 

@@ -149,7 +149,7 @@ class ClaimRecord:
 
 @dataclass(frozen=True, kw_only=True)
 class MeasurementVersion:
-    """The version of the measuring code, and the version for each digest in older files."""
+    """The version of the measuring code, and the versions that digests in older files stand for."""
 
     version: int = 1
     once: Mapping[str, int] = field(default_factory=dict)

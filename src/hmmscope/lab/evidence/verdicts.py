@@ -92,7 +92,7 @@ class Rule(ABC):
         return False
 
     def seeds_needed(self, effect: Effect) -> int | None:
-        """Return the least number of seeds with this mean and spread that decides the claim; None above 200."""
+        """Return the least number of seeds that decides a claim with this effect's mean and spread; None above 200."""
         counts = range(2, MOST_SEEDS + 1)
         return next((n for n in counts if self.verdict(effect.with_seeds(n)) != "inconclusive"), None)
 
@@ -207,7 +207,7 @@ class Always(Rule):
     """A property holds in every instance (`Effect.share`).
 
     Args:
-        least: the interval must lie above this fraction; 0.9 needs 36 instances.
+        least: the interval must lie above this fraction; 0.9 needs at least 36 instances.
     """
 
     name: ClassVar[str] = "always"
@@ -260,7 +260,7 @@ class Gate:
         return replace(self, of=names)
 
     def concerns(self, names: Iterable[str]) -> bool:
-        """Return whether the gate applies to any of the named effects; "" names all."""
+        """Return whether the gate applies to any of the named effects; the name "" means all."""
         return not self.of or any(name in self.of or not name for name in names)
 
     @staticmethod

@@ -96,7 +96,7 @@ class Experiment(ABC):
 
     @abstractmethod
     def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> MeasuredTables:
-        """Return the tables of one group of measurements, for all models or for one part of a seed."""
+        """Return the tables of one of the `groups`, for all models or for one part of a seed."""
 
     @abstractmethod
     def figures(self, tables: Tables) -> list[Figure]:

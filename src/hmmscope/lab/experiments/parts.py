@@ -174,7 +174,7 @@ class StoredParts:
 
     Args:
         folder: folder with experiment.json, tables/ and parts.jsonl.
-        name, scale: name and scale of the experiment that reuses the parts.
+        name, scale: name and scale of the experiment.
 
     Raises:
         InputError: the folder is missing, or holds another experiment.

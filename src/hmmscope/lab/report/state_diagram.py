@@ -1,4 +1,4 @@
-"""Layout of the picture of a fitted HMM: states as boxes, transitions as arrows, emissions as bars, and the path."""
+"""Layout of a fitted HMM's diagram: states as boxes, transitions as arrows, emissions as bars, and the decoded path."""
 
 import math
 from pathlib import Path

@@ -73,8 +73,8 @@ class Observations(NamedTuple):
         sequences: symbols (1, time) or vectors (1, time, coordinate) of each sequence.
         about: description of what was read.
         names: names of the sequences, or None.
-        labels: time stamps or labels of the rows of each sequence, or None.
-        inputs: inputs of each sequence, or None.
+        labels: time stamps or labels of each sequence's observations, or None.
+        inputs: inputs to the HMM for each sequence, or None.
     """
 
     sequences: list[Tensor]

@@ -70,7 +70,7 @@ def _own(name: str, overrides: Mapping[str, str]) -> Any:
 def run_config(source: str, overrides: dict[str, str], reading: Mapping[str, Any] | None = None) -> RunConfig:
     """Return the configuration that `source` gives: a YAML file, a run folder, a preset, a process, or sequences.
 
-    For a file of sequences, `reading` holds options for reading, and its sequences set the default length.
+    A file of sequences is read with the options `reading`, and its sequences set the default length.
     """
     found = _run_config(source, overrides, reading or {})
     of_file = isinstance(found.process, DataSpec) or (isinstance(found.process, ObjectSpec) and os.path.isfile(source))

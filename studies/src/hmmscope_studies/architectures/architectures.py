@@ -44,7 +44,7 @@ class Architectures(lab.Experiment):
     )
     num_seeds = lab.Experiment.NUM_SEEDS
     run_columns = ("task", "architecture", "layers")
-    #: Choices of the plan; up to scale medium all models see equally many sequences. Steps 0 means the default of the scale.
+    #: Choices of the plan; all models see equally many sequences up to medium. Steps 0 means the default of the scale.
     shapes: dict[str, dict[str, Any]] = {
         "smoke": {"tasks": ["cyclic-det"], "architectures": ["rnn", "gru", "transformer", "linear-attention"]}
         | {"layers": [1], "steps": 20, "recurrent_steps": 20},

@@ -203,8 +203,8 @@ def _in_tiers(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Add the tier to ranked rows with an interval and no flags; flagged rows follow the other ranked rows of a track.
 
     Rows are sorted by fraction solved; intervals of different tiers do not overlap. Leaving out one of n seeds moves a
-    mean by at most s / sqrt(n) (s: standard deviation over seeds). Every interval reaches farther, so no model passes a
-    model of a better tier.
+    mean by at most s / sqrt(n) (s: standard deviation over seeds). Every interval reaches farther, so no model then
+    passes a model of a better tier.
     """
     for row in rows:
         row["tier"] = None

@@ -63,8 +63,8 @@ def predict(
     """Compute predictions of the model and an untrained control, and the regressed belief.
 
     Returns:
-        Log-probabilities (or vectors) of the model, ``trained`` and ``longest`` (sample, evaluated position, output),
-            and of a control, ``untrained``, on the first samples. If `task.reads`, also ``read`` (1 + controls,
+        Log-probabilities or vectors (sample, evaluated position, output): ``trained`` and ``longest`` of the model,
+            ``untrained`` of a control on the first samples. If `task.reads`, also ``read`` (1 + controls,
             example, state): the belief on test samples, regressed from the best layer on training examples.
     """
     found = {"trained": _answers(model, task, samples, samples.trained, SCORED)}

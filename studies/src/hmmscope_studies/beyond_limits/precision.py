@@ -83,7 +83,7 @@ def smallest_precision(errors: torch.Tensor, bits: list[int], tolerance: float =
 
 
 def bits_for_attention(length: int) -> float:
-    """Return 2 log2(`length`) + 4, the number of bits below which scores do not distinguish neighbouring positions."""
+    """Return 2 log2(`length`) + 4, the bits below which attention scores do not distinguish neighbouring positions."""
     return 2 * math.log2(length) + 4
 
 

@@ -177,8 +177,8 @@ def move_rows(run: Run, num_samples: int) -> list[Row]:
     """Measure how far a belief edit moves the prediction to the filter's prediction for the new belief (1: all the way).
 
     Returns:
-        Rows (network, layer, fitted, subspace, value, error, before): "belief" uses another sample's belief component,
-        "random" the component of a random map of the same rank.
+        Rows (network, layer, fitted, subspace, value, error, before): subspace "belief" takes the belief's component
+        from another sample, "random" the component of a random map of the same rank.
     """
     rows = []
     for network, model in {"trained": run.model, "untrained": run.untrained()}.items():

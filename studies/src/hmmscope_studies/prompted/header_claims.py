@@ -31,7 +31,7 @@ def _after(rows: lab.Rows, name: str, steps: int) -> Seeds:
 
 
 def in_pairs(one: Seeds, other: Seeds, measure: Any) -> lab.PerSeed[lab.EstimateWithError | None]:
-    """Combine two estimates seed by seed; return None if a seed lacks one of them."""
+    """Combine two estimates of each seed; the result is None for seeds that lack one."""
     found: lab.PerSeed[lab.EstimateWithError | None] = lab.PerSeed()
     for seed in {**one, **other}:
         pair = one.get(seed), other.get(seed)
