@@ -156,7 +156,7 @@ def _counted_seconds(spec: TrainingSpec, flops: float) -> float:
 
 
 def require_room(configs: Iterable[RunConfig], out: Path, *, here: bool) -> None:
-    """Raise ResourceError unless all runs fit on the disk and, if `here` is true, each fits into memory.
+    """Raise ResourceError unless all runs fit on the disk and, if `here`, a step of each fits into memory.
 
     Invalid runs are ignored.
     """

@@ -31,7 +31,7 @@ class FitOptions:
             `tolerance` nats per observation.
         pseudo_count: Number that is added to every expected count.
         choose: Rule that chooses the number of states: "bic" (smallest BIC), or "evidence" (largest marginal
-            likelihood). By default BIC chooses, and for short data the evidence gives an interval of the number.
+            likelihood). By default BIC chooses, and for short data the evidence gives the number's 95 % interval.
         quiet: True hides the progress; None shows it in a terminal or notebook only; False shows it also in a log.
 
     Raises:

@@ -35,7 +35,7 @@ def warn_if_large(config: RunConfig, model_io: ModelIO) -> None:
 
 
 def require_memory_for(config: RunConfig, model_io: ModelIO) -> None:
-    """Raise ResourceError if a training step does not fit into the free memory of this machine."""
+    """Raise ResourceError if a training step on the CPU does not fit into free memory."""
     spec = config.training
     grain = spec.batch_size // spec.accumulation_steps
     cost = cost_of(config.model, model_io, config.layout.context_length, device=spec.device)

@@ -40,7 +40,7 @@ class BatchSchedule:
 
     Args:
         dataset: Full-length training samples.
-        target: Prediction target at full length.
+        target: Prediction target for these samples.
 
     Raises:
         InputError: The spec has a curriculum, but the layout is not `SequenceLayout` (plain sequences).
