@@ -67,7 +67,7 @@ def _none(rows: Rows) -> Rows:
 
 
 def untrained(tables: Tables) -> Tables | None:
-    """Return the tables with the untrained network labelled as trained, and zero gains; None if none has both networks."""
+    """Return the tables with the untrained network labelled as trained and no gains; None if none has both networks."""
     made = in_place_of_trained(tables, "untrained")
     return None if made is None else gaining_nothing({name: rows.as_twins() for name, rows in made.items()})
 

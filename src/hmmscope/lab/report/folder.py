@@ -37,7 +37,7 @@ class About:
         experiment: Name of the experiment on the command line.
         title: Title of the experiment, a few words.
         summary: A paragraph on the question and the method.
-        scale: Size of the experiment: smoke, small, medium, gpu, paper, or own (a user's).
+        scale: Size of the experiment: smoke, small, medium, gpu, paper, or own (a user's experiment).
         version: Version of hmmscope that wrote the folder.
         command: Command that reproduces this folder.
         created: Date of the results, such as 2026-11-21, or empty.

@@ -69,7 +69,7 @@ def over_counting(rows: Sequence[dict[str, Any]], test: dict[str, Curves], netwo
 
 
 def entropies(data: SequenceData, order: int) -> list[dict[str, Any]]:
-    """Estimate the entropy in nats of the next symbol given 0 to `order` symbols; rare contexts bias it downwards."""
+    """Estimate the entropy in nats of the next symbol after 0 to `order` symbols; rare contexts bias results down."""
     rows, before = [{"context": -1, "value": math.log(data.num_symbols), "distinct": 1}], 0.0
     for k in range(order + 1):
         if data.num_symbols ** (k + 1) >= 2**62:

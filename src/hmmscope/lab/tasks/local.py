@@ -29,7 +29,7 @@ _UNSEEN = 70
 
 
 class ForkServer:
-    """Client of the fork server; it starts the server when needed, and again if it was killed."""
+    """Client of the fork server; it starts the server when needed, also after it was killed."""
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None

@@ -52,7 +52,7 @@ class Outcome:
 
     @property
     def kind(self) -> Literal["done", "busy", "stopped", "failed"]:
-        """Return "done", "busy" (another process runs the task), "stopped" (saved after a stop), or "failed"."""
+        """Return "done", "busy" (another process runs the task), "stopped" (saved when asked to stop), or "failed"."""
         if self.exit_code == 0 and not self.reason:
             return "done"
         if self.exit_code == BUSY:
