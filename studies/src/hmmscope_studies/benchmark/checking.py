@@ -58,8 +58,8 @@ def check_submission(folder: str | Path, *, run: Any = None) -> str:
     """Score a submission again, compare all results, and return a one-line description.
 
     Without `run`, no code of the submission is executed. With `run`, the model gets the stored weights, and its
-    predictions, number of parameters and recipe are compared. A model file runs in a separate process, and only if its
-    SHA-256 matches the entry.
+    predictions, number of parameters and recipe are compared with the stored ones. A model file runs in a separate
+    process, and only if its SHA-256 matches the entry.
 
     Args:
         folder: Folder of a submission.

@@ -34,7 +34,7 @@ _NUMBERS: dict[str, dict[str, dict[str, Any]]] = {
 
 @registry.experiment("multitask-own-process")
 class OwnProcess(MultiTaskFig1):
-    """Figure 1 of [MultiTask] on its 8192 HMMs (128 states, 16 symbols), with 16 prompts of each; smaller model."""
+    """Figure 1 of [MultiTask] on its 8192 HMMs (128 states, 16 symbols), 16 prompts of each, with a smaller model."""
 
     title = "A small model trained on the paper's data"
     in_paper = None
