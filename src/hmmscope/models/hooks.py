@@ -23,7 +23,7 @@ Pass = Callable[[Tensor], Tensor]
 
 
 class AttentionHookPoint(HookPoint):
-    """Hook point of the attention output, with the hook points of `Attention` as its parts.
+    """Hook point of the attention output, with the hook points of `Attention` as submodules.
 
     Args:
         mixed: True adds a hook point for the head outputs.

@@ -106,7 +106,7 @@ class AliasedCyclesSpec(AliasedSpec):
 class AliasedCyclesMixtureSpec(AliasedSpec):
     """A pool of equally likely HMMs with noisy cycles, in which state s usually emits symbol s mod V.
 
-    A held-out pool starts at a `first_component` beyond the training pool.
+    A held-out pool needs a `first_component` beyond the training pool's components.
 
     Source: this project.
     """

@@ -57,7 +57,7 @@ class WordProblemSpec:
     """The word problem of a finite group: symbols are group elements; the state is the product of the symbols so far.
 
     State t = symbol_t * state_{t-1}, from the identity (element 0); `num_generators` > 0 allows only this number of
-    random symbols, without the identity. The word problem of A5 or S5, which are not solvable, is complete for NC1.
+    random symbols, without the identity; 0 allows all elements. The word problem of A5 or S5 is complete for NC1.
 
     Source: Barrington (1989); used as a test of state tracking by Merrill, Petty and Sabharwal (2024).
     """

@@ -113,7 +113,7 @@ class HMMParams(Shown, ABC):
 
     @abstractmethod
     def contractions(self, memory_length: int) -> tuple[Float64[Tensor, "matrix state state"], int]:
-        """Return the first component's matrices that update beliefs, and the number of updates in a memory window."""
+        """Return the first component's belief-update matrices, and the number of updates in `memory_length` steps."""
 
     @abstractmethod
     def with_gaps(self) -> "HMMParams":

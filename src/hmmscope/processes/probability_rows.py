@@ -26,7 +26,8 @@ FAR = 1e-6
 class Quantiser:
     """Rounds the rows of a process to multiples of 2^-32, and warns once about large changes.
 
-    Zeros stay zero. Positive entries below 2^-32 become 2^-32, and the row's largest entry shrinks by the same amount.
+    Zeros stay zero. Positive entries below 2^-32 become 2^-32 (without `allow_drop_tiny`), and the row's largest entry
+    shrinks by the same amount.
 
     Args:
         what: name of the process class, used in the warning.
@@ -51,7 +52,8 @@ class Quantiser:
             shape: required shape; None for any positive size.
 
         Raises:
-            InputError: the shape is wrong, an entry is negative or not finite, or a row sum is not 1 within 1e-6.
+            InputError: the shape is wrong, an entry is negative or not finite, a row sum is not 1 within 1e-6, or
+                raised entries change a row by more than 1e-6.
         """
         array = as_float64(name, rows)
         require_shape(name, array, shape)

@@ -96,7 +96,7 @@ class RandomHMMSpec(DirichletSpec):
 class RandomMixtureSpec(DirichletSpec):
     """A pool of equally likely HMMs with Dirichlet rows and uniform initial states.
 
-    A held-out pool starts at a `first_component` beyond the training pool.
+    A held-out pool needs a `first_component` beyond the training pool's components.
 
     Source: [MultiTask] §5 (8192 HMMs, 128 states, 16 symbols; no concentrations stated).
     """

@@ -35,8 +35,7 @@ class Mess3Spec:
     Each of the other two states comes next with probability `switch`; a transition to state j emits symbol j with
     probability `emission`.
 
-    Source: Marzen and Crutchfield (2017), "Nearly maximally predictive features and their dimensions"; values from Shai
-    et al. (2024).
+    Source: Marzen and Crutchfield (2017); values from Shai et al. (2024).
     """
 
     switch: float = 0.05
@@ -74,7 +73,7 @@ class RRXORSpec:
 class GoldenMeanSpec:
     """The golden mean process: no two zeros in a row.
 
-    The entropy rate is (2/3) ln 2 if `zero_probability` is 1/2.
+    The entropy rate is (2/3) ln 2 if `zero_probability`, P(0 after 1), is 1/2.
 
     Source: Crutchfield and Feldman (2003).
     """
@@ -95,7 +94,7 @@ class GoldenMeanSpec:
 class EvenSpec:
     """The even process: blocks of ones have even length.
 
-    The entropy rate is (2/3) ln 2 if `zero_probability` is 1/2.
+    The entropy rate is (2/3) ln 2 if `zero_probability`, P(0 after an even block), is 1/2.
 
     Source: Crutchfield and Feldman (2003).
     """
