@@ -185,7 +185,7 @@ class FilterInBits(Shown):
         )
 
     def smallest_bits(self, observations: Int64[Tensor, " time"]) -> int:
-        """Find, by bisection, the smallest number of bits with an error of at most e^-T at all positions."""
+        """Find, by bisection, the smallest number of bits with belief errors of at most e^-T at all positions."""
 
         def enough(bits: int) -> bool:
             found = self.beliefs(observations, bits)
@@ -256,7 +256,7 @@ def _causal_softmax(logits: NDArray[np.object_], arithmetic: Bits) -> NDArray[np
 
 
 class ExactPass:
-    """Exact window products and beliefs of one sequence, in integers."""
+    """Exact products of matrices M_o over windows, and exact beliefs, of one sequence."""
 
     def __init__(self, operators: BeliefOperators, symbols: list[int]) -> None:
         self.operators, self.symbols = operators, symbols

@@ -60,7 +60,7 @@ class DrivenSystem(Shown):
 
     @cached_property
     def sums(self) -> tuple[float, float]:
-        """Return bounds on absolute row and column sums of products of the matrices.
+        """Return a bound on absolute row sums, and one on column sums, of products of the matrices.
 
         Raises:
             InputError: The matrices are neither 0/1 maps nor orthogonal.

@@ -117,7 +117,6 @@ class ResidualLayout:
 
     @property
     def num_labels(self) -> int:
-        """Size of a label, V^k."""
         return self.num_symbols**self.num_futures
 
     @property

@@ -1,6 +1,7 @@
 """Division of a vector x by its sum, with O(log T) layers: the second half of [Limits] Theorem 5.3.
 
-After T observations, x >= 0 has a sum in [C^-T, 1]. Part 1 scales it to [1, 3], in K = ceil(log2(T log2 C)) stages:
+After T observations, x >= 0 has a sum in [C^-T, 1]. Part 1 scales x to a sum in [1, 3], in
+K = ceil(log2(T log2 C)) stages:
 
     x <- C^T x
     for k = 0 .. K - 1:   D = C^(T / 2^(k+1))

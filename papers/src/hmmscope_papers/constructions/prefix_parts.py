@@ -66,7 +66,7 @@ def error_bounds(system: DrivenSystem, num_layers: int, *, eta: float, gadget_er
     ε_l <= ε_{l-1} (c + nδ) + r δ + n ε',   δ = (1 + η) ε_{l-1} + η
 
     r and c bound row and column sums (`system.sums`); ε' is the error of one product of numbers.
-    Source: [Limits] E.42 with Lemma D.6, adding back the residual.
+    Source: [Limits] E.42 with Lemma D.6, including the residual connection.
     """
     n, (rows, columns) = system.num_states, system.sums
     bounds = [0.0]
@@ -82,7 +82,7 @@ def gelu_error(scale: float, largest: float = LARGEST_FACTOR) -> float:
 
 
 def gelu(x: Tensor) -> Tensor:
-    """Return x · ½ (1 + erf(x/√2)), more accurately than the fused float32 kernel."""
+    """Return x · ½ (1 + erf(x/√2)), more accurately than PyTorch's fused float32 kernel."""
     return 0.5 * x * (1 + torch.erf(x * math.sqrt(0.5)))
 
 
@@ -175,7 +175,7 @@ class OffsetHead(nn.Module):
 
 
 class ProductMLP(nn.Module):
-    """A two-layer network that multiplies two matrices per position and clears its inputs.
+    """A two-layer network that multiplies two matrices per position and clears inputs.
 
     With target = current:   current += current @ (previous - I),  previous -= previous
     otherwise:               target += current @ previous,  previous -= previous,  current -= current

@@ -131,7 +131,6 @@ class LeastSquares(Shown):
 
     @property
     def alpha(self) -> Float64[Tensor, "*batch"]:
-        """Return the smallest nonzero eigenvalue of Sigma."""
         return self.eigenvalues.where(self.eigenvalues > 0, torch.inf).amin(-1)
 
     @property
@@ -168,7 +167,6 @@ class LeastSquares(Shown):
     def iterates(
         self, num_steps: int, learning_rate: float, ridge: float = 0.0
     ) -> Float64[Tensor, "step *batch label feature"]:
-        """Return W^(0), ..., W^(T), computed step by step."""
         steps = [torch.zeros_like(self.cross)]
         for _ in range(num_steps):
             gradient = steps[-1] @ self.covariance - self.cross + ridge * steps[-1]

@@ -49,8 +49,9 @@ UNIT = 2**64
 class BeliefOperators(Shown):
     """Exact rational matrices of the filter: beliefs are read_OS b / sum(b), with b = M_{o_t} .. M_{o_1} start_S.
 
-    M_o[s', s] = P(s' | s) P(o | s'). As in [Limits], start_S is a known state, added to the HMM's if no transition row
-    equals the initial distribution. A labelled HMM has M_o[s', s] = P(o, s' | s) and its own initial distribution.
+    M_o[s', s] = P(s' | s) P(o | s'). As in [Limits], start_S is a known state, added to the HMM if no transition row
+    equals the initial distribution. A labelled HMM has M_o[s', s] = P(o, s' | s) and starts from its
+    initial distribution.
 
     Attributes:
         numerators_VSS: Matrices M_o in units of 2^-64, as Python integers.

@@ -153,7 +153,7 @@ def lengths_then(own: Rows, rate: float | None = None, numbers: Numbers = None) 
 
 
 def growing(found: Lengths, task: str, longest: int) -> Lengths:
-    """Keep the Transformers for which the paper claims growth; on MatMul, 2^layers < `longest` (footnote 2)."""
+    """Keep Transformers for which the paper claims growth; on MatMul, those with 2^layers < `longest` (footnote 2)."""
     return {n: one for n, one in found.items() if n > 0 and not (task == "matmul" and 2**n >= longest)}
 
 

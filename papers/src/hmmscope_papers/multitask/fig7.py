@@ -176,7 +176,7 @@ def carried_rows(model: nn.Module, run: Run, place: Place, num_heads: int, num_s
     """Return the costs of ablating a head: (what, ablated, value, low, high, samples).
 
     ``token`` is the decrease in accuracy of a probe for the previous token, ``loss`` the increase in loss in nats.
-    ``ablated`` is "head", or "others" for the mean over the other heads of the layer.
+    ``ablated`` is "head" (in `place`), or "others" for the mean over the other heads of the layer.
     """
     dataset, tap = run.dataset("probe"), attention_taps(model, "pattern")[place.layer - 1]
     asked = dataset.layout.predicted_observations

@@ -1,4 +1,4 @@
-"""Layers where curves rise, peak and fall, with intervals over samples."""
+"""Layers where curves rise and peak, and statistics at layers chosen on other samples."""
 
 from collections.abc import Callable
 

@@ -137,9 +137,9 @@ def planned_setting(label: str, config: Any) -> list[dict[str, Any]]:
 def setting_rows(run: Run) -> list[dict[str, Any]]:
     """Return the table "setting" of a run on prompts of a mixture: (quantity, value, low, high, chance).
 
-    ``component from symbol counts`` is the accuracy of a linear probe for the HMM on symbol frequencies. ``gain`` and
-    ``accuracy over the best n-gram`` are advantages over the best n-gram, of the model and of untrained controls, on
-    fresh prompts of the pool.
+    ``component from symbol counts`` is the accuracy of a linear probe for the HMM on symbol frequencies. ``gain over
+    the best n-gram`` (in nats) and ``accuracy over the best n-gram`` are advantages of the model and of untrained
+    controls, on fresh prompts of the pool.
     """
     few = spread(run.process, _NAMED)
     dataset = ProcessDataset(few, layout=run.config.layout, seed=run.config.seed, stream="probe")
