@@ -1,6 +1,7 @@
 """Folding of norms into the linear maps after them, unfolding of gradients, and AdamW, on flat parameter vectors.
 
-A norm's output y = gain * hat + shift enters a linear map: map y + bias = folded hat + moved, where
+A norm's output y = gain * hat + shift (hat: normalised input) enters a linear map:
+map y + bias = folded hat + moved, where
 
     folded[o, i] = map[o, i] gain[i]         moved[o] = bias[o] + sum_i map[o, i] shift[i]
 

@@ -38,7 +38,7 @@ class BaumWelchFit:
         log_likelihood: log P(all observations), in nats.
         num_iterations: Number of iterations of the best restart.
         converged: True if the last log-likelihood gain of the best restart was below the tolerance.
-        num_restarts: Number of restarts run.
+        num_restarts: Number of restarts in `history`.
         restart_gap: Log-likelihood difference between the best two restarts, in nats; infinite for one restart.
         restarts_agree: True if `restart_gap` is small enough to end the search.
         bic: Bayesian information criterion; smaller is better.
@@ -116,7 +116,7 @@ def fit_baum_welch(
         known_states: Known states, or sets of allowed states, see `filter_beliefs`.
         sequence_weights: Weights (batch,) of log-likelihoods and counts; a weight of 2 equals two copies.
         num_restarts: Maximum number of restarts, which run on torch's threads.
-        num_tries: Number of random starts per restart; with 1 there is no selection after ten iterations.
+        num_tries: Number of random starts per restart; 1 disables the selection.
         agreement: Difference in nats per observation between the best two restarts, below which the search ends.
         max_iterations: Maximum number of iterations per restart.
         tolerance: Gain per iteration, in nats per observation, below which a restart has converged.

@@ -69,7 +69,7 @@ class Filtered(Shown):
         beliefs: P(state t | o_0..o_t) (batch, time, state); zeros in padding and where o_0..o_t has probability zero.
         predictive: P(o_{t+1} | o_0..o_t) (batch, time, symbol), if requested.
         norms: P(o_t | o_0..o_{t-1}) of sequences without underflow risk (batch, time); ones in padding.
-        terms: log P(o_t | o_0..o_{t-1}) of all sequences.
+        terms: log P(o_t | o_0..o_{t-1}) (batch, time).
         underflow_risk: `ScaledBeliefs` of sequences with underflow risk, by row of the batch.
     """
 

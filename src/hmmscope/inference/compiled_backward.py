@@ -16,7 +16,7 @@ def run_smoother(
 ) -> NDArray[np.bool_]:
     """Write the smoothed posteriors, and the backward weights defined in `simd_over_sequences.backward`.
 
-    The result is a mask of sequences with positive probability (batch,). Backward weights of sequences with
+    The result is true for sequences of positive probability (batch,). Backward weights of sequences with
     underflow risk are invalid.
     """
     process, size = filtered.tables, filtered.tables.num_states

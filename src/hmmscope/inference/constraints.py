@@ -81,7 +81,7 @@ def _differences(num_states: int) -> NDArray[np.int64]:
 
 
 def as_constraints(constraints: Any, num_states: int | None = None) -> Constraints:
-    """Return `constraints`, or their value at `num_states` if they are a function; refuse other types."""
+    """Return `constraints`, or their value at `num_states` if they are a function; reject other types."""
     if constraints is None:
         return Constraints()
     if callable(constraints):

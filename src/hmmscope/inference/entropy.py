@@ -99,7 +99,7 @@ class EntropyRate:
     Attributes:
         value: Entropy rate, or its estimate.
         low, high: 95 % interval; equal to `value` if exact.
-        lower_bound, upper_bound: Certain bounds on the entropy rate; infinite for vector processes.
+        lower_bound, upper_bound: Guaranteed bounds on the entropy rate; infinite for vector processes.
         exact: True if `value` is exact up to rounding.
         method: "unifilar", "mixed states" or "sampling".
     """

@@ -56,7 +56,7 @@ class EvidenceStopped(Exception):
 
 
 class Evidence(NamedTuple):
-    """The log evidence in nats, and half the width of its 95 % interval."""
+    """Log evidence in nats, and half the width of its 95 % interval."""
 
     log: float
     error: float
@@ -134,7 +134,7 @@ class Particles(NamedTuple):
 
 
 class State(NamedTuple):
-    """Models of Markov chains, log-likelihoods (N,) and expected counts."""
+    """Models of N Markov chains, their log-likelihoods and expected counts."""
 
     rows: Rows
     logs: Array
@@ -147,7 +147,7 @@ class State(NamedTuple):
 
 
 def pseudo_values(parts: Array) -> list[float]:
-    """Return jackknife pseudo-values of `log_bridge` from log ratios (side, group, draw)."""
+    """Return jackknife pseudo-values of `log_bridge` from log ratios (chains or mixture, group, draw)."""
     count, whole = parts.shape[1], log_bridge(*parts.reshape(2, -1))
     without = (log_bridge(*np.delete(parts, group, 1).reshape(2, -1)) for group in range(count))
     return [count * whole - (count - 1) * log for log in without]
@@ -220,7 +220,7 @@ class AnnealedSampler(Shown):
         shares: Array | None = None,
         powers: tuple[float, ...] | None = None,
     ) -> Particles:
-        """Anneal from a mixture around `centres`, within one labelling of states, through given or adapted powers."""
+        """Anneal from a `CountMixture` around `centres`, within one labelling of states, by given or adapted powers."""
         around = CountMixture.around(centres, shares, DENSITIES, self._log_marginal, self.random)
 
         def mixture(rows: Rows) -> tuple[Array, Rows]:

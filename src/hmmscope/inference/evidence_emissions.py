@@ -49,7 +49,7 @@ class Emissions(Protocol):
         """Return the log marginal likelihood of counts under the prior (N,)."""
 
     def likeness(self, laws: Rows, fit: Rows) -> Array:
-        """Return E[log P(emissions of a state | state of the fit)] (N, state, fit state)."""
+        """Return E[log P(v | fit state)] for emissions v of the models' states (N, state, fit state)."""
 
 
 @dataclass(frozen=True, eq=False)

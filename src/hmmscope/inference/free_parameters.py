@@ -23,7 +23,7 @@ def num_free(positive: Any) -> int:
 
 
 def restricted(rows: Array, positive: NDArray[np.bool_]) -> Array:
-    """Set forbidden entries of rows (..., outcome) to zero and renormalize; an empty row becomes uniform."""
+    """Set forbidden entries of rows (..., outcome) to zero and renormalize; a row left without mass becomes uniform."""
     lost = ((rows > 0) & ~positive).any(-1, keepdims=True)
     kept = np.where(positive, rows, 0.0)
     total = kept.sum(-1, keepdims=True)

@@ -60,7 +60,7 @@ def expanded_draws(
         priors: Dirichlet concentrations of the parameters.
         reference: State of each step (N,); empty to keep labels.
         chains: Settings of the Markov chains.
-        laws, orders: Priors of constrained parts, and permutations of states, see `symbol_draws`.
+        laws, orders: Priors of constrained arrays; permutations of states, see `symbol_draws`.
     """
     names, size = list(start), len(start["initial"])
 

@@ -265,7 +265,7 @@ def in_blocks(
 ) -> None:
     """Call `run` on blocks of about `size` sequences, in threads.
 
-    Block sizes are multiples of the SIMD width or of `together`.
+    Block sizes are multiples of `together`, by default the SIMD width.
     """
     num_threads, lanes_of = torch.get_num_threads() if num_threads is None else num_threads, together or len(work.width)
     count = len(work.rows)

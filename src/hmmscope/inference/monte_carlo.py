@@ -67,7 +67,7 @@ def student_half(values: NDArray[np.float64]) -> NDArray[np.float64]:
 def student_quantile(degrees: float) -> float:
     """Compute the 97.5 % quantile of Student's t distribution, to four digits.
 
-    t = sqrt(degrees) tan(angle), with angle density ∝ cos(angle)^(degrees - 1)
+    t = sqrt(degrees) tan(angle), where angle has density ∝ cos(angle)^(degrees - 1)
     """
     edges = np.linspace(0, np.pi / 2, 2**15 + 1)
     mass = np.cos((edges[:-1] + edges[1:]) / 2) ** (degrees - 1)
@@ -76,7 +76,7 @@ def student_quantile(degrees: float) -> float:
 
 
 class LogMean(NamedTuple):
-    """The logarithm of a mean, and the variance of this logarithm with its degrees of freedom."""
+    """Logarithm of a mean, and the logarithm's variance with its degrees of freedom."""
 
     log: float
     variance: float

@@ -5,7 +5,7 @@
 E is an emission matrix of S states and V symbols. The bounds on gamma(E) hold up to rounding:
 
     upper   any v with sum 0: state differences, singular directions, alternating linear programs
-    lower   1 / t if E G + 1 c = I with rows ||G_i - G_j||_1 / 2 <= t; or (smallest singular value of E) / sqrt(S)
+    lower   1 / t if E G + 1 c = I with rows ||G_i - G_j||_1 / 2 <= t; or min ||v E||_2 / (||v||_2 sqrt(S))
     exact   S > V: 0.  E invertible: the lower bound with G = E^-1.  Else 2^(S-1) - 1 linear programs, one per sign
         pattern
 

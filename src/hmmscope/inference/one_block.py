@@ -15,7 +15,7 @@ from hmmscope.kernels.vectors import row_length
 
 
 class OneBlock:
-    """Expected counts of one block of sequences, bit-identical to those of `add_counts`."""
+    """Expected counts of one block of sequences, bit-identical to those of `counts.add_counts`."""
 
     def __init__(self, work: PackedSequences, num_states: int, num_symbols: int) -> None:
         self.work, self.size, self.num_symbols = work.packed(), num_states, num_symbols

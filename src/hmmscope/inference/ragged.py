@@ -80,7 +80,7 @@ def given_again(
 def check_own(
     process: Process, observations: object, lengths: object = None
 ) -> tuple[Tensor, Bool[Tensor, "batch time"]]:
-    """Check observations of any process; return them with a mask that is false in padding (NaN)."""
+    """Check observations of any process; return them, NaN in padding, and a mask that is false there."""
     if not process.real_valued:
         if lengths is not None:
             raise InputError(f"lengths: must be omitted for a {type(process).__name__}; pass sequences of equal length")

@@ -46,7 +46,7 @@ class RestartSearch(Generic[End]):
 
     Attributes:
         ends: Results up to the restart that ended the search, in order.
-        made: Number of restarts run.
+        made: Number of restarts run, including unused ones.
     """
 
     def __init__(

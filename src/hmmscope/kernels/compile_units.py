@@ -190,7 +190,7 @@ def _called(compiled: _Phase, *, late: bool) -> Any:
 
 
 class CompiledFunction(_Compiled):
-    """A compiled function that Python can call."""
+    """Compiled function that Python can call."""
 
     def __init__(self, function: Callable[..., Any], options: dict[str, Any]) -> None:
         super().__init__(function, options)

@@ -15,7 +15,7 @@ def context_counts(
     """For each observation, count how often each symbol followed its context earlier in the sample.
 
     Args:
-        observations: Symbols (batch, time). A negative value is missing, and no context extends across it.
+        observations: Symbols (batch, time). A negative value means missing, and no context extends across it.
         reach: Number of earlier symbols that a context may contain at each time (time,).
         num_symbols: Number of symbols V.
         max_order: Length of the longest context.

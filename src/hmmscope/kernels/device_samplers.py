@@ -111,7 +111,7 @@ DeviceSampler = Callable[[tuple[int, int], Tensor, NDArray[np.bool_]], tuple[Ten
 
 
 class TorchSampler:
-    """A sampler that uses torch operations, with the arguments of `TritonSampler`."""
+    """Sampler by torch operations, with the arguments of `TritonSampler`."""
 
     def __init__(
         self, tables: tuple[NDArray[np.uint32], ...], *, num_states: int, num_symbols: int, device: torch.device

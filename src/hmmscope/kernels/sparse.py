@@ -3,7 +3,7 @@
 Formulas, tables and results are those of `hmmscope.kernels.simd_over_sequences`, but `step` is stored as a list of its
 positive entries:
 
-    begins (K S + 1,)      entries of matrix k and state s are begins[k S + s] .. begins[k S + s + 1] - 1
+    begins (K S + 1,)      entries of matrix k < K and state s are begins[k S + s] .. begins[k S + s + 1] - 1
     others, weights (E,)   each entry's successor or predecessor, in ascending order, and its value
 """
 
@@ -49,7 +49,7 @@ def forward(  # type: ignore[no-untyped-def]
     totals,
     doubtful,
 ):
-    """Filter sequences with the transition entries grouped by successor, or with `step` (K, S, S) if `begins` is empty.
+    """Filter sequences with transitions grouped by successor, or with dense `step` (K, S, S) if `begins` is empty.
 
     A sequence stops at an underflow risk: a belief below `smallest`, checked every `every` steps.
     """
@@ -212,7 +212,7 @@ def likeliest(  # type: ignore[no-untyped-def]
     states,
     logs,
 ):
-    """Find Viterbi paths from logarithms, as `viterbi.likeliest` does; use `step` (K, S, S) if `begins` is empty."""
+    """Find Viterbi paths as `viterbi.likeliest` does, with dense `step` (K, S, S) if `begins` is empty."""
     size, emits = first.shape[1], len(emission) > 0
     best, longer, here = np.zeros(size), np.zeros(size), np.zeros(size, np.int64)
     for row in range(len(offsets)):
