@@ -73,8 +73,8 @@ class NormalInverseWishart(Shown):
         centre: Prior mean (coordinate,).
         spread: Prior variances (coordinate,).
         prior_strength: Weight of the prior mean (strength above), as a number of observations.
-        degrees: Weight of the prior variances, as a number of observations; for matrices, above
-            (number of coordinates) - 1.
+        degrees: Weight of the prior variances, as a number of observations; for covariance matrices,
+            above (number of coordinates) - 1.
     """
 
     covariance_type: str

@@ -36,7 +36,8 @@ class GaussianMixtureHMM(EmissionHMM):
         weights: Mixture weights (state, gaussian).
         centres: Means of the Gaussians (state, gaussian, coordinate).
         covariances: Variances or covariance matrices, in the shape of `covariance_type`.
-        covariance_type: "spherical" (S, K), "diag" (S, K, Y), "full" (S, K, Y, Y), or "tied" (S, Y, Y).
+        covariance_type: "spherical" (S, K), "diag" (S, K, Y), "full" (S, K, Y, Y), or "tied" (S, Y, Y), one
+            matrix per state.
         means, variances: E[o | state] and Var[o | state].
 
     Args:

@@ -36,7 +36,7 @@ def vector_draws(
         observations, lengths: See `fit_emissions`.
         conjugate: Emission prior, see `EmissionHMM.conjugate`.
         prior: Concentrations of the Dirichlet priors of rows.
-        chains: Settings of the Markov chains.
+        chains: Settings of the Gibbs sampler's chains.
         match: True matches state labels of samples to `start`.
         laws: Priors of constrained rows, by array name.
 

@@ -268,7 +268,7 @@ def steady_step(process: LinearSystem, *, tolerance: float = 1e-14, max_steps: i
 def forgetting_factor(process: LinearSystem) -> float:
     """Compute the spectral radius of (1 - gain @ output) @ transition for the steady gain.
 
-    Each step shrinks errors in the mean by this factor; for orthogonal matrices and unit noise it is 1 - 1 / golden ratio.
+    Each step shrinks errors in the mean by this factor, 1 - 1 / golden ratio for orthogonal matrices and unit noise.
     """
     left = torch.eye(process.num_states, dtype=torch.float64) - steady_step(process).gain @ process.output
     return float(torch.linalg.eigvals(left @ process.transition).abs().max())
