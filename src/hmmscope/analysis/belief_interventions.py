@@ -77,7 +77,7 @@ def belief_interventions(
     The control ``random`` replaces W by a random map of equal rank in the whitened stream; for ``set``, it
     replaces the change of x by a random change of equal norm. The control ``whole`` replaces x by x' (``swap``) or by
     the mean of x (``ablate``). Let exact(b) be the target `answer` computed from the belief b, and D the distance
-    `metric`. The value of ``set`` and ``swap`` is the fraction of the distance that the edit closes,
+    `metric`. The value of ``set`` and ``swap`` is the fraction of the distance to exact(b') that the edit closes,
 
         1 - D(exact(b'), model after) / D(exact(b'), model before).
 

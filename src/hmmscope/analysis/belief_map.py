@@ -89,7 +89,7 @@ class BeliefMap(Shown, Tabular):
         length: number of observations per sample.
         warnings: problems found in the user's model.
         about: settings of the measurement.
-        earlier: maps at stored checkpoints, if requested.
+        earlier: maps at earlier stored checkpoints, if requested.
     """
 
     layer: str

@@ -198,7 +198,7 @@ def evaluate(
         num_samples: number of samples; for recorded sequences, at most the number of windows.
         baselines: True adds n-gram baselines.
         target: "observation", "belief" or a `Target`.
-        observers: further processes that predict next observations, by name, such as a fitted HMM.
+        observers: further processes that predict next observations, by name.
         options: see `EvaluateOptions`.
 
     Raises:
@@ -320,7 +320,7 @@ def _checked(observers: Mapping[str, Process], process: Process, asked: Target) 
 
 
 def known_component_probs(dataset: ProcessDataset, batch: Batch) -> Float64[Tensor, "batch judged symbol"] | None:
-    """Compute the observation probabilities of the filter that knows the mixture component.
+    """Compute the next-symbol probabilities of the filter that knows the mixture component.
 
     The result is None if there are no components, or if a header (HMM parameters before the sequence) states the
     component.

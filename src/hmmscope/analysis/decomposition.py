@@ -37,7 +37,7 @@ class Histories(Shown):
 
     Attributes:
         observations: symbols (history, time), the oldest first.
-        probability: weight of each history (history,); the sum is one.
+        probability: weight of each history (history,); weights sum to one.
         beliefs: P(last state | history) (history, state).
         next_observation: P(next observation | history) (history, symbol).
         law: parameters of the process, started from its stationary distribution.

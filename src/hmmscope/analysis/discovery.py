@@ -51,7 +51,7 @@ def automaton(
 ) -> list[dict]:
     """Estimate how many hidden states a model's predictions distinguish.
 
-    - rank: rank of the Hankel matrix [P(prefix suffix)], the number of singular values before their steepest drop;
+    - rank: rank of the Hankel matrix [P(prefix then suffix)], the number of singular values before their steepest drop;
     - states: number of classes of prefixes with different distributions of the future;
     - recurrent: number of these classes that are recurrent;
     - distance: mean total variation between predictions of the process and of observable operators learned from the

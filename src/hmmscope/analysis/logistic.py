@@ -125,7 +125,7 @@ def _lbfgs(problem: _Problem, w: Tensor, tolerance: float, max_steps: int) -> Te
 
 
 class _Pair(NamedTuple):
-    """An L-BFGS step, its change of the gradient, 1 / (step · change), and the scale of the inverse Hessian."""
+    """An L-BFGS step, the gradient's change, 1 / (step · change), and the scale of the inverse Hessian."""
 
     change: Tensor
     difference: Tensor

@@ -130,7 +130,7 @@ class TunedNgrams:
         return f"order-{self.order}"
 
     def probs(self, dataset: ProcessDataset, batch: Batch) -> dict[str, Float64[Tensor, "batch judged symbol"]]:
-        """Return the probabilities of the predicted observations under each n-gram and the context tree."""
+        """Return next-symbol probabilities by each n-gram and the context tree."""
         layout, size, seen = dataset.layout, dataset.num_symbols, batch.observations.cpu().numpy()
         counts = context_counts(seen, _reach(layout, self.ngram_reaches), size, len(self.strengths) - 1)
         counts = counts[:, layout.predicted_observations]
@@ -164,7 +164,7 @@ def other_samples(dataset: ProcessDataset) -> ProcessDataset | None:
 def plain_ngrams(
     dataset: ProcessDataset, batch: Batch, max_order: int
 ) -> dict[str, Float64[Tensor, "batch judged symbol"]]:
-    """Compute observation probabilities by n-grams of orders 0 to `max_order`, with prior strength 1."""
+    """Compute next-symbol probabilities by n-grams of orders 0 to `max_order`, with prior strength 1."""
     layout = dataset.layout
     seen = batch.observations.cpu().numpy()
     counts = context_counts(seen, layout.position_in_sequence, dataset.num_symbols, max_order)[

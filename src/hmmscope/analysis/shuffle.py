@@ -85,7 +85,7 @@ class ShuffleValues(dict[str, dict[int, Tensor]]):
         attend_at: AttendAt | None = None,
         first_position: int = 0,
     ) -> "ShuffleValues":
-        """Compute the results of `shuffle_test` for each prompt.
+        """Compute `shuffle_test` for each prompt.
 
         For models of other libraries, `attend_at` runs attention at given position numbers.
         """

@@ -13,7 +13,7 @@ def linear_cka(
 ) -> Float64[Tensor, "left_layer right_layer"]:
     """Compute linear centred kernel alignment (CKA) between all layers of two networks.
 
-        ‖Yᵀ X‖² / (‖Xᵀ X‖ ‖Yᵀ Y‖)      Frobenius norms, centred columns
+        ‖Yᵀ X‖² / (‖Xᵀ X‖ ‖Yᵀ Y‖)      with Frobenius norms and centred columns
 
     X and Y are the features of two layers; the result for a constant layer is NaN.
 

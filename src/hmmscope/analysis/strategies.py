@@ -29,8 +29,8 @@ def strategies(model: nn.Module, dataset: ProcessDataset, *, num_samples: int = 
     """Compute how far a model's predictions are from simple predictors and the optimum.
 
     The predictors are ``uniform``; ``window-k``, exact predictions from the last k observations, for single sequences
-    of a known HMM; ``order-k``, in-context n-grams, for other datasets; and ``optimum``, if known. The value is the KL
-    divergence D(predictor, model) in nats or the total variation, by `metric`; an infinite value has no row.
+    of a known HMM; ``order-k``, in-context n-grams, for other datasets; and ``optimum``, if known. The value is
+    KL(predictor || model) in nats or the total variation, by `metric`; an infinite value has no row.
 
     Args:
         model: map from tokens to logits, see `evaluate`.

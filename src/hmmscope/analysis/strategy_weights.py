@@ -23,7 +23,7 @@ _TOLERANCE, _STEPS = 1e-9, 200
 
 @dataclass(frozen=True, repr=False)
 class StrategyWeights(Shown):
-    """The weighted mixture of simple predictors that is closest to a model.
+    """Result of `strategy_weights`.
 
     Attributes:
         value: weight of each predictor.

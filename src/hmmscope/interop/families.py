@@ -12,7 +12,7 @@ class TransformersMapping:
     """Names of the parts of `Decoder` in one architecture of transformers.
 
     Attributes:
-        model_type: `model_type` of its configuration.
+        model_type: `model_type` of the architecture's configuration.
         architecture: name of the model's class.
         title: display name.
         embedding: name of the token embedding.

@@ -1,7 +1,7 @@
 """Import of HMMER profile HMMs through pyhmmer; silent delete states are summed out.
 
-A profile of M match states has paths B -> (M_1 | I_0 | D_1) -> ... -> E, where M_k and I_k emit. Row k of a profile has
-seven probabilities:
+A profile of M match states has paths B -> (M_1 | I_0 | D_1) -> ... -> E, where M_k and I_k emit. Row k of
+`transition_probabilities` has seven entries:
 
 M_k -> M_{k+1}, I_k, D_{k+1};   I_k -> M_{k+1}, I_k;   D_k -> M_{k+1}, D_{k+1};   M_{M+1} = D_{M+1} = E, M_0 = B
 
@@ -44,8 +44,8 @@ def from_pyhmmer(hmm: Any, *, end: Literal["symbol", "repeat"] = "symbol", allow
     Args:
         hmm: `pyhmmer.plan7.HMM`, or an object with `M`, `alphabet.symbols`, `alphabet.K`, `match_emissions` (M+1, K),
             `insert_emissions` (M+1, K) and `transition_probabilities` (M+1, 7) in the order MM MI MD IM II DM DD.
-        end: With "symbol" the end state emits `*` forever, so P(x followed by `*`) is the core model's P(x). With
-            "repeat" the profile starts again after its end.
+        end: With "symbol" the end state emits `*` forever, so P(sequence x followed by `*`) is the core model's P(x).
+            With "repeat" the profile starts again after its end.
         allow_drop_tiny: see `hmmscope.HMM`.
 
     Raises:
@@ -89,7 +89,7 @@ def load_hmmer(path: object, *, end: Literal["symbol", "repeat"] = "symbol", all
 
     Raises:
         ResourceError: pyhmmer is not installed.
-        InputError: the file does not exist, or has several profiles.
+        InputError: the file does not exist, or has no or several profiles.
         DamagedError: the file is not a HMMER file.
     """
     try:

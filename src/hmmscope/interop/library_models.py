@@ -138,7 +138,7 @@ class HuggingFaceModel(LibraryModel):
     attention logits or patterns are hooked, "eager" attention replaces fused attention.
 
     Args:
-        model: maps ``input_ids`` to an object with ``.logits``.
+        model: module from ``input_ids`` to an object with ``.logits``.
         num_symbols, symbols, call: see `LibraryModel`.
         layers: see `from_huggingface`.
 

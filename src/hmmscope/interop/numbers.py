@@ -9,7 +9,7 @@ from hmmscope.errors import InputError
 
 
 def attribute(thing: Any, path: str, hint: str) -> Any:
-    """Return ``thing.a.b`` (`path` "a.b"); raise InputError with `hint` if it is missing or None."""
+    """Return ``thing.a.b`` (`path` "a.b"); raise InputError with `hint` if the attribute is missing or None."""
     found = thing
     for name in path.split("."):
         found = getattr(found, name, None)

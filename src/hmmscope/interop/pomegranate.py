@@ -26,9 +26,9 @@ END = "end"
 def from_pomegranate(
     model: Any, *, ends: Literal["refuse", "symbol", "continue"] = "refuse", allow_drop_tiny: bool = False
 ) -> HMM:
-    """Convert a pomegranate HMM over symbols with end probabilities e_i:
+    """Convert a pomegranate HMM over symbols with end probabilities e_i to an HMM P:
 
-    - If rows sum to one, end probabilities are ignored. If all e_i = e, pomegranate's log-likelihood is log
+    - If transition rows sum to one, end probabilities are ignored. If all e_i = e, pomegranate's log-likelihood is log
     P(o_0..o_{T-1}) + log e.
     - If rows sum to 1 - e, they are divided by 1 - e. P_pomegranate(o_0..o_{T-1}) = P(o_0..o_{T-1}) (1 - e)^{T-1} e.
     - Rows that sum to 1 - e_i with unequal e_i raise an error unless `ends` is set, because sequences of a given length
@@ -42,7 +42,7 @@ def from_pomegranate(
         allow_drop_tiny: see `hmmscope.HMM`.
 
     Raises:
-        InputError: distributions are not categorical, end probabilities differ, or matrices are invalid.
+        InputError: distributions are not categorical, end probabilities differ (see `ends`), or matrices are invalid.
     """
     require_known("ends", ends, _WAYS)
     initial = rescaled(np.exp(numbers(model, "starts", 1, _HINT)), _TOLERANCE)
