@@ -115,11 +115,11 @@ class FilterInBits(Shown):
     """The network of Theorem 5.3 for an HMM, with every operation rounded to p bits.
 
     Attributes:
-        hmm: HMM of n states; c = 1/C is the least product of a transition and an emission probability.
+        hmm: HMM of n states; c is the least product of a transition and an emission probability.
         product: "gelu" (the theorem) or "exact".
         variant: "residual" (the theorem) or "disjoint"; see `limits_theorem5_3`.
         exponents: Exponents of the normaliser, "real" or the paper's misprint "floor".
-        least: Lower bound on every P(o_t | o_1 .. o_{t-1}) (default: c).
+        least: Lower bound 1/C on every P(o_t | o_1 .. o_{t-1}) (default: c).
 
     Raises:
         InputError: The product or variant is unknown, or `least` is outside (0, 1), or c = 0 and `least` is missing.

@@ -113,7 +113,7 @@ def _unit_vector(size: int, index: int) -> NDArray[np.object_]:
 
 
 def bound_of(operators: BeliefOperators, least: float | None) -> float:
-    """Return C = 1 / c, where c is `least` (see `limits_theorem5_3`) or, by default, the least entry.
+    """Return C = 1 / `least` (see `limits_theorem5_3`); by default, `least` is the least entry.
 
     Raises:
         InputError: The least entry is zero and `least` is missing, or `least` is outside (0, 1).
@@ -311,7 +311,7 @@ def limits_theorem5_3(
     - "disjoint" with "bilinear" is accurate until P(o_1 .. o_T) underflows.
 
     Args:
-        hmm: HMM of n states; c = 1/C is the least product of a transition and an emission probability.
+        hmm: HMM of n states; c is the least product of a transition and an emission probability.
         length: Largest number of observations T.
         variant: Update of the blocks that hold matrix products: "disjoint", next = current @ previous, or "residual",
             current += current @ (previous - I).
@@ -319,8 +319,8 @@ def limits_theorem5_3(
         division: "mlp" (the normaliser), or "division" by the processor.
         exponents: "real", or the paper's misprint "floor", which diverges.
         gelu_scale: Scale λ (default: `best_gelu_scale`).
-        least: Lower bound on every P(o_t | o_1 .. o_{t-1}) (default: c); required if c is 0.
-        dtype: Number type of the weights; the exact normaliser uses long double.
+        least: Lower bound 1/C on every P(o_t | o_1 .. o_{t-1}) (default: c); required if c is 0.
+        dtype: Number type of the weights; the normaliser for "bilinear" uses long double.
 
     Raises:
         InputError: c = 0 and `least` is missing, a value is out of range, or C^T is too large.

@@ -34,8 +34,8 @@ def hidden_cycle() -> HMM:
 def held_bit(gamma: float) -> HMM:
     """Return a process with a bit that is shown now and then, else seen through a channel of observability gamma.
 
-    States A and B hold the bit and emit 0 or 1 with probabilities (1 +- gamma) / 2. With probability `LEAVE` the next
-    state is A' or B', which shows the bit by symbol 2 or 3; then the bit changes with probability `FORGET`.
+    States A and B hold the bit and emit 0 or 1 with probabilities (1 +- gamma) / 2. With probability `LEAVE`, A'
+    follows A and B' follows B; they show the bit by symbols 2 and 3. Then the bit changes with probability `FORGET`.
     """
     size = 1 / (2 * (1 + LEAVE))
     transition = [

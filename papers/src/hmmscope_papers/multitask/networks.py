@@ -194,7 +194,7 @@ def error_bound(
     `independent_windows` defines W_hat, W_L and alpha.
 
     generalisation_bound: bound of `independent_windows` on the root mean square of ||(W_hat - W_L) x|| over labels
-    optimisation_bound:   sqrt(L) ||W_hat|| (1 - rate alpha)^T
+    optimisation_bound:   sqrt(L) ||W_hat|| (1 - rate alpha)^T,   T = `num_steps`
     estimation_bound:     sum of these two;   bound: estimation_bound + memory + misspecification
 
     Source: [MultiTask] Theorem 1 with explicit constants.
