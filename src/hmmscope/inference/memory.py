@@ -131,7 +131,7 @@ def with_prior(hmm: Process, prior: object = None) -> HMMParams:
 
 
 def filter_windows(law: HMMParams, windows: Int64[Tensor, "window time"]) -> tuple[Tensor, Tensor, Tensor]:
-    """Return beliefs, next-state distributions and log-probabilities after each window."""
+    """Return beliefs and next-state distributions after each window, and log P(window)."""
     require_memory("windows", 8 * len(windows) * (2 * law.initial_MS.shape[1] + 1))
     count, time = windows.shape
     beliefs, totals, order = np.zeros((count, law.initial_MS.shape[1])), np.zeros(count), np.arange(count)

@@ -21,7 +21,7 @@ from hmmscope.schema import require, require_count
 def window_errors(
     hmm: Process, windows: Sequence[int], times: Sequence[int], *, num_samples: int = 1000, seed: int = 0
 ) -> MonteCarloEstimate:
-    """Estimate E TV(belief, belief from the last w observations) after t observations, (window, time).
+    """Estimate E TV(belief, belief from the last w observations) after t observations, by window and time.
 
     Window beliefs start from the stationary distribution; for Cyclic-RND they are uniform ([Limits] Fig. 4, left).
 
@@ -70,7 +70,7 @@ def linear_window_errors(
     num_samples: int = 1000,
     seed: int = 0,
 ) -> MonteCarloEstimate:
-    """Estimate E |window mean - mean| / max(1, |mean|) for Kalman means after `time` observations, (window,).
+    """Estimate E |window mean - mean| / max(1, |mean|) for Kalman means after `time` observations, by window.
 
     The window mean is the Kalman mean computed from the last w observations only. It starts from zero ("zero"), or from
     B^+ o with the output matrix B and the window's oldest observation o ("oldest").

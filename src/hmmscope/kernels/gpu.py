@@ -1,4 +1,4 @@
-"""The fused GPU sampler (Triton), bit-identical to `reference`.
+"""Fused GPU sampler (Triton), bit-identical to `reference`.
 
 Each 64-bit register holds 8, 4 or 2 steps of a sample. With TRITON_INTERPRET=1 the sampler runs on the CPU.
 """
@@ -26,7 +26,7 @@ def installed() -> bool:
 
 
 class TritonSampler:
-    """A path sampler of one process on one device.
+    """Path sampler of one process on one device.
 
     Args:
         tables: Result of `Process.alias_tables`: tables of components, initial states, and transitions and emissions

@@ -1,4 +1,4 @@
-"""The forward recursion of many components in one Triton kernel.
+"""Forward recursion of many components in one Triton kernel.
 
 Tensor cores keep 11 bits of a factor. For nearly float32 accuracy, factors are split into 11-bit heads and the rest:
 

@@ -1,4 +1,4 @@
-"""The compiled filter of a mixture of small HMMs, with the tables of `simd_over_sequences` and a component axis.
+"""Compiled filter of a mixture of small HMMs, with the tables of `simd_over_sequences` plus a component axis.
 
     P(m | o_0..o_t) ∝ P(m) P_m(o_0..o_t)
 

@@ -1,4 +1,4 @@
-"""The compiled Viterbi algorithm, with the lanes and tables of `simd_over_sequences`."""
+"""Compiled Viterbi algorithm, with the lanes and tables of `simd_over_sequences`."""
 
 import numpy as np
 
