@@ -1,4 +1,4 @@
-"""Filter, smoother and Viterbi algorithm for any emissions, given log-likelihoods by time and state."""
+"""Filter, smoother and Viterbi algorithm for any emissions, given log-likelihoods."""
 
 from collections.abc import Iterator
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Inference for one sequence in log space: without underflow, but ten times slower than with probabilities."""
+"""Inference for one sequence in log space, without underflow but ten times slower than with probabilities."""
 
 import math
 

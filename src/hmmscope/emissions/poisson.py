@@ -27,7 +27,7 @@ class PoissonHMM(EmissionHMM):
 
     observation_t[y] ~ Poisson(rates[state_t, y]), independently for each coordinate y
 
-    Source: Zucchini, MacDonald and Langrock (2016), *Hidden Markov Models for Time Series*.
+    Source: Zucchini, MacDonald and Langrock (2016).
 
     Attributes:
         rates: Mean counts (state, coordinate).

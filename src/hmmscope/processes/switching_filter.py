@@ -89,7 +89,7 @@ def switching_filter(
     The exact posterior after t steps has K^t Gaussians; Gaussians with the same last L modes are merged, for the
     largest L with K^L <= num_kept (generalised pseudo-Bayes of order L + 1). The first L + 1 results are exact.
 
-    Source: Ackerson and Fu (1970); Bar-Shalom and Li, Estimation and Tracking (1993).
+    Source: Ackerson and Fu (1970); Bar-Shalom and Li (1993).
 
     Args:
         process: switching linear system with K modes.
