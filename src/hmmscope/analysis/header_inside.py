@@ -94,8 +94,8 @@ def header_edits(
 ) -> list[dict]:
     """Edit one entry of the header, and measure whether the model then predicts like the filter of the edited HMM.
 
-    The entry is exchanged with the last entry of its row, which the header omits because rows sum to one. The edit is
-    made in the tokens, or in the residual stream of one layer at the header's positions. The value is the fraction of
+    The entry is exchanged with the last entry of its matrix row, which the header omits because rows sum to one. The
+    edit changes the tokens, or the residual stream of one layer at the header's positions. The value is the fraction of
     the distance to the edited HMM's filter (new filter) that the edit closes, in the second half of positions,
 
         1 - D(new filter, model after) / D(new filter, model before),

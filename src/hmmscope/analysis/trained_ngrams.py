@@ -64,7 +64,7 @@ class TrainedNgrams:
     The hyperparameters of `ngram_laws` and `context_tree_laws` are chosen to minimise the leave-one-out loss.
 
     Args:
-        process: recorded sequences; the counts come from their stream "train".
+        process: recorded sequences; the counts come from their training part.
         max_order: length of the longest context; reduced if there would be more than 2^62 contexts.
 
     Attributes:
@@ -137,7 +137,7 @@ class TrainedNgrams:
         """Compute P(context is a leaf | the tree contains it), by context length.
 
         Let D be the log Dirichlet-multinomial probability of the symbols after a context, and D' the same for
-        occurrences with a symbol before the context. Let w = 1 / (1 + e^-odds) be the prior probability of a leaf, and
+        occurrences of the context after some symbol. Let w = 1 / (1 + e^-odds) be the prior probability of a leaf, and
         W the weighted probability of a context; sum and prod are over contexts longer by one symbol:
 
             log odds of a leaf = odds + D' - sum log W,   log W = log(w e^D + (1 - w) e^{D - D'} prod W)
@@ -240,8 +240,8 @@ def ngram_baselines(
 ) -> NgramScores:
     """Score n-gram baselines on `test`, tuned on `train`.
 
-    For two datasets, baselines with counts from each sample are tuned on `train`. Recorded sequences add baselines
-    fitted to their training part, ``trained-order-<k>`` and ``trained-context-tree``.
+    With `test`, the baselines take counts from each sample. Without `test`, recorded sequences add baselines fitted to
+    their training part, ``trained-order-<k>`` and ``trained-context-tree``.
 
     Args:
         train: dataset of training prompts; or, without `test`, anything that `SequenceData` reads.

@@ -110,7 +110,7 @@ class ExplainedFraction(Shown):
 
     @property
     def verdict(self) -> str:
-        """Effect of training: "more", "less", "no more" (insignificant) or "not told" (not identifiable)."""
+        """Comparison with controls: "more", "less", "no more" (insignificant) or "not told" (not identifiable)."""
         if self.value is None or self.low is None or self.high is None:
             return "not told"
         if abs(self.value) < LEAST_SHARE or self.low <= 0 <= self.high:
@@ -260,9 +260,8 @@ def explained_beyond_controls(
 ) -> ExplainedFraction:
     """Compute the fraction explained beyond controls, from the unexplained fractions on test samples and resamples.
 
-    The interval is Student's t interval for the log ratio of these fractions (network / mean of controls), with
-    Satterthwaite's degrees of freedom and the variance (variance over resamples) + (1 + 1 / controls) * (variance
-    between controls).
+    The interval is Student's t interval for the log ratio of these fractions (network / mean of n controls), with
+    Satterthwaite's degrees of freedom and variance (variance over resamples) + (1 + 1/n) (variance between controls).
 
     Args:
         left: unexplained fraction of the network (1 + resamples,).
