@@ -131,7 +131,7 @@ def mechanisms(model: nn.Module, dataset: ProcessDataset, *, num_samples: int = 
 
     Args:
         model: model with hook points ``blocks.<n>.attention.mixed`` and ``residual.<n>``.
-        dataset: samples; the last sequence, of at least five observations, is read.
+        dataset: samples; only the last sequence of each sample is used (at least five observations).
         num_samples: number of samples, for recorded sequences at most the number of windows; the last quarter tests the
             maps.
         seed: seed of the bootstrap.

@@ -48,7 +48,7 @@ class NgramReach(Shown):
         loss: cross-entropy of each predictor, nats.
         component: accuracy of linear probes for the mixture component, by features (``symbol counts``, ...).
         chance: frequency of the most common component, or None.
-        num_components: number of components that the probe distinguishes, or None.
+        num_components: number of mixture components that the probe distinguishes, or None.
         num_samples: number of samples.
         no_optimum: reason why the optimum is unknown, or None.
     """
@@ -115,7 +115,7 @@ def ngram_reach(
         layout: layout of prompts or sequences.
         num_samples: number of samples to predict.
         first_position: first evaluated position of the last sequence.
-        num_components: largest number of components that the probe distinguishes.
+        num_components: largest number of mixture components that the probe distinguishes.
         probe_samples: number of samples for the probe; the last quarter tests it.
         observers: further predictors by name, see `evaluate`.
         seed: seed of samples and untrained weights.

@@ -173,12 +173,7 @@ def _forgetting(speed: str, follow: float, **fields: Any) -> BenchmarkTask:
 _EVERY = (
     _group("parity", "Z2", "The parity of the bits so far.", light=True),
     _group("z60", "Z60", "The sum so far, modulo 60, of symbols that stand for two generators of Z60 (abelian)."),
-    _group(
-        "a5",
-        "A5",
-        "The product of all symbols so far, which are two elements of A5, the smallest non-solvable group.",
-        light=True,
-    ),
+    _group("a5", "A5", "The product so far of symbols for two elements of A5, a non-solvable group.", light=True),
     _group("s5", "S5", "The product so far of two permutations of five elements."),
     _forgetting("quick", 0.6),
     _forgetting("middling", 0.9),

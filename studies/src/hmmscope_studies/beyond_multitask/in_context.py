@@ -45,7 +45,7 @@ _LOOKS: dict[str, tuple[str, lab.Role]] = {
 class InContext(lab.Experiment):
     """A RoFormer trained on random HMMs, and optionally a language model, evaluated on lazy noisy chains."""
 
-    title = "Predictions of hidden Markov models in context"
+    title = "In-context predictions of observations of hidden Markov models"
     summary = (
         "How well does a network predict an unseen hidden Markov model from the sequence in its context alone? A "
         "RoFormer is trained on a new random HMM for every sample; `--measurements.pretrained PATH` adds a pretrained "
