@@ -33,7 +33,7 @@ PARTICLES, MOVES, RUNS = 64, 2, 4
 #: Densities of a run near a fit, and its least and most particles; fewer above WORK particles * `Emissions.cost`.
 DENSITIES, LEAST_PARTICLES, MOST_PARTICLES, WORK = 256, 96, 512, 2**20
 #: Annealing steps near the fit from which on Markov chains replace the runs, and the largest `Emissions.cost` for them.
-HARD, HARD_WORK = 3, 2**17
+HARD, HARD_WORK = 3, 20_000
 #: Groups of chains, least and most chains of a group, fewer above CHAIN_WORK chains * `Emissions.cost`; rounds, steps of a
 #: round, and factor of the expected counts in proposals.
 GROUPS, LEAST_CHAINS, MOST_CHAINS, CHAIN_WORK, ROUNDS, STEPS, WIDER = 8, 8, 32, 2**19, 8, 20, 0.7
