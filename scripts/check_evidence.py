@@ -30,8 +30,8 @@ from hmmscope.inference.loop_inputs import flat_sequences
 from hmmscope.system_info import machine_line
 
 #: Settings of a long estimate, and the number of these estimates.
-PARTICLES = {"MOST_PARTICLES": 1024, "WORK": 2**60, "DENSITIES": 512}
-LONG, ESTIMATES = PARTICLES | {"MOST_CHAINS": 64, "CHAIN_WORK": 2**60, "STEPS": 40}, 16
+LONG = {"MOST_PARTICLES": 1024, "WORK": 2**60, "DENSITIES": 512, "CHAINS": 64, "STEPS": 40}
+ESTIMATES = 16
 
 
 class Problem(NamedTuple):

@@ -73,7 +73,7 @@ def test_estimates_are_unbiased(family, monkeypatch):
     numbers = VectorEmissions(work, features, laws, 2, 1)
     samplers = [module.AnnealedSampler(numbers, fit, np.random.default_rng(seed)) for seed in range(40)]
     exact = by_paths(family, 2)
-    monkeypatch.setattr(module, "MOST_CHAINS", 8)
+    monkeypatch.setattr(module, "CHAINS", 8)
     for hard in (100, 0):  # runs near the fit, and chains
         monkeypatch.setattr(module, "HARD", hard)
         check_mean([one.estimate().log for one in samplers[:4]], exact)

@@ -51,7 +51,7 @@ def test_estimates_are_unbiased(way, monkeypatch):
     samplers = [module.AnnealedSampler(symbols, fit, np.random.default_rng(seed)) for seed in range(8)]
     if way != "from the prior, in three levels":
         monkeypatch.setattr(module, "HARD", 0 if way == "by chains" else 100)
-        monkeypatch.setattr(module, "MOST_CHAINS", 8)
+        monkeypatch.setattr(module, "CHAINS", 8)
         found = [one.estimate().log for one in samplers[:4]]
     else:
         levels = [symbols.likelihood(share) for share in (*module.SHARES, 1)]

@@ -34,9 +34,8 @@ PARTICLES, MOVES, RUNS = 64, 2, 4
 DENSITIES, LEAST_PARTICLES, MOST_PARTICLES, WORK = 256, 96, 512, 2**20
 #: Annealing steps near the fit from which on Markov chains replace the runs, and the largest `Emissions.cost` for them.
 HARD, HARD_WORK = 3, 20_000
-#: Groups of chains, least and most chains of a group, fewer above CHAIN_WORK chains * `Emissions.cost`; rounds, steps of a
-#: round, and factor of the expected counts in proposals.
-GROUPS, LEAST_CHAINS, MOST_CHAINS, CHAIN_WORK, ROUNDS, STEPS, WIDER = 8, 8, 32, 2**19, 8, 20, 0.7
+#: Groups of chains, chains of a group, rounds, steps of a round, and factor of the expected counts in proposals.
+GROUPS, CHAINS, ROUNDS, STEPS, WIDER = 8, 32, 8, 20, 0.7
 #: Log-likelihood of models with other labels than the fit's.
 OUTSIDE = -1e12
 #: Half of a 95 % interval, in nats, if all but one estimate are negligible.
@@ -105,8 +104,8 @@ def sampled(
     """Estimate log P(all observations | number of states) by sequential Monte Carlo.
 
     Four runs anneal from the prior, to find modes, and four from posteriors given counts of the fit and other runs. The
-    latter cover one labelling of the states; their mean is multiplied by the number of equivalent labellings. If the
-    latter need at least three steps, as with a state too many, bridge sampling from Markov chains replaces them.
+    latter cover one labelling of the states; their mean is multiplied by the number of equivalent labellings. On
+    small data, bridge sampling from Markov chains replaces the latter if they need three steps, as with a state too many.
 
     Source: Del Moral, Doucet and Jasra (2006); Cappe, Guillin, Marin and Robert (2004); Meng and Wong (1996).
 
@@ -239,8 +238,7 @@ class AnnealedSampler(Shown):
 
     def bridges(self, starts: list[Rows], high: Law) -> list[float]:
         """Return pseudo-values of the log estimate, by bridges from Markov chains to mixtures around other chains."""
-        chains = max(LEAST_CHAINS, min(MOST_CHAINS, CHAIN_WORK // self.emissions.cost))
-        picks = [np.resize(self.random.permutation(len(start[0])), chains) for start in starts]
+        picks = [np.resize(self.random.permutation(len(start[0])), CHAINS) for start in starts]
         states: list[State] = []
         for part in (slice(GROUPS // 2), slice(GROUPS // 2, GROUPS)):
             some = [[own[pick] for own in start] for start, pick in zip(starts[part], picks[part], strict=True)]
@@ -251,23 +249,23 @@ class AnnealedSampler(Shown):
             for half in (0, 1):
                 centres = states[1 - half].counts
                 around = CountMixture.around(centres, shares[half], DENSITIES, self._log_marginal, self.random)
-                ratios = np.empty((2, STEPS, GROUPS // 2 * chains))
+                ratios = np.empty((2, STEPS, GROUPS // 2 * CHAINS))
                 for step in range(STEPS):
-                    states[half], ratios[:, step] = self._moved(states[half], around, high, chains)
+                    states[half], ratios[:, step] = self._moved(states[half], around, high)
                 shares[half] = around.weigh(self._factors(states[half].rows))[2]
                 if number == ROUNDS - 1:
-                    groups = ratios.reshape(2, STEPS, -1, chains).swapaxes(1, 2)
+                    groups = ratios.reshape(2, STEPS, -1, CHAINS).swapaxes(1, 2)
                     found += [self._log_orders + log for log in pseudo_values(groups.reshape(*groups.shape[:2], -1))]
         return found
 
-    def _moved(self, state: State, around: CountMixture, high: Law, chains: int) -> tuple[State, Array]:
+    def _moved(self, state: State, around: CountMixture, high: Law) -> tuple[State, Array]:
         self._report()
         for _ in range(MOVES + 1):
             towards = tuple(WIDER * part for part in state.counts)
             new = self._state(towards, high)
             gain = new.logs - state.logs + self._log_density(state.rows, tuple(WIDER * part for part in new.counts))
             state = state.replaced(new, gain - self._log_density(new.rows, towards), self.random)
-        places = np.concatenate([repeated(DENSITIES, chains, self.random) for _ in range(GROUPS // 2)])
+        places = np.concatenate([repeated(DENSITIES, CHAINS, self.random) for _ in range(GROUPS // 2)])
         new = self._state(tuple(part[places] for part in around.counts), high)
         here, there = (one.logs - around.weigh(self._factors(one.rows))[0] for one in (state, new))
         return state.replaced(new, there - here, self.random), np.stack([here, there])

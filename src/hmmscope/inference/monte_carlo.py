@@ -100,13 +100,13 @@ def log_mean(logs: Sequence[float]) -> LogMean | None:
     return LogMean(float(log), float((count - 1) * without.var()), count - 1)
 
 
-def log_bridge(chains: NDArray[np.float64], draws: NDArray[np.float64], num_iterations: int = 100) -> float:
+def log_bridge(chains: NDArray[np.float64], draws: NDArray[np.float64]) -> float:
     """Return the log mass of a density, from its log ratios to a normalised density at draws from both.
 
     Source: Bennett (1976); Meng and Wong (1996).
     """
     share, log = len(chains) / (len(chains) + len(draws)), float(np.median(chains))
-    for _ in range(num_iterations):
+    for _ in range(100):
         above = np.mean(1 / (share + (1 - share) * np.exp(np.minimum(log - draws, 700))))
         below = np.mean(1 / (share * np.exp(np.minimum(chains - log, 700)) + 1 - share))
         if not above > 0:
