@@ -40,12 +40,13 @@ _MAX_CONFIG_BYTES = 2**16
 class RunConfig:
     """The configuration of a run: every value that determines its results.
 
-    `process`, `layout` and `model` are registered specs, names, or mappings with ``name`` and fields. A process may
-    also be a `Process`, `SequenceData` or a file path. A model may be any `nn.Module` that maps tokens to logits.
+    `process`, `layout` and `model` are registered specs (such as `RoFormerSpec`), names of specs, or mappings with the
+    key ``name`` and the spec's fields. A process may also be a `Process`, `SequenceData` or a file path. A model may be
+    any `nn.Module` that maps tokens to logits.
 
     Attributes:
         process: Data-generating process.
-        layout: Arrangement of samples as tokens: ``sequences``, ``prompts``, or sequences after a ``header``.
+        layout: Arrangement of samples as tokens: ``sequences``, ``prompts`` or ``header``; see `datasets.layouts`.
         model: The architecture.
         target: Prediction target: "observation" (the next), "belief" (filtered posterior of the state) or "density".
         training: The training recipe.
@@ -137,11 +138,11 @@ def configure(
     """Build the configuration of a training run; arguments that are left out keep their defaults.
 
     Args:
-        source: A `RunConfig` to change, a dataset, a process, `SequenceData` or data that it reads, or a name or path.
-        model: A registered name, a spec, a mapping of fields, or a module that maps tokens to logits.
-        target: Prediction target, "observation", "belief" or "density" (default: that of the process).
-        layout, length: Layout of samples, or length of plain sequences (default for data: the largest length, at most
-            256).
+        source: A process, its name or file, a `ProcessDataset`, a `RunConfig` to change, or data for `SequenceData`.
+        model: A model's name or spec, or a module that maps tokens to logits; see `RunConfig`.
+        target: Prediction target, "observation", "belief" or "density" (default: `default_target` of the process).
+        layout, length: Layout of samples, or number of observations per sample (default for data: the length of the
+            longest sequence, at most 256).
         num_steps: Number of training steps; it replaces the number in `training`.
         training: The training recipe, or a mapping of its fields.
         seed: Seed of weights and training samples.
@@ -265,12 +266,7 @@ def _leave_out_aliases(section: str, inside: dict[str, Any], key: str) -> None:
 
 
 def pinned(config: RunConfig, process: Process | None = None) -> RunConfig:
-    """Return the configuration with the digest of the process file.
-
-    Args:
-        config: Configuration of a run.
-        process: Contents of the file, if already read.
-    """
+    """Add the SHA-256 digest of the process file to a configuration; `process` is the file's process, if loaded."""
     spec: Any = config.process
     if not hasattr(spec, "path") or getattr(spec, "digest", None) != "":
         return config
@@ -284,7 +280,7 @@ def load_config(path: Path, overrides: dict[str, str] | None = None) -> RunConfi
 def read_yaml(path: Path) -> object:
     """Read plain data from a small YAML or JSON file without aliases, tags or duplicate keys.
 
-    Numbers remain text until the schema parses them, so ``012``, ``1:30`` or a date is not silently converted.
+    Numbers and dates are returned as text.
     """
     import yaml
 

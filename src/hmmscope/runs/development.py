@@ -22,7 +22,7 @@ def over_training(
     Args:
         run: Run trained with ``training.num_log_checkpoints``.
         instrument: Name of an instrument, or a function (model, dataset) -> rows.
-        dataset: Samples for the instrument, the same for every checkpoint (default: the run's stream "probe").
+        dataset: Samples for the instrument, for every checkpoint the same (default: ``run.dataset("probe")``).
         options: Options of the instrument, such as ``device``.
 
     Returns:

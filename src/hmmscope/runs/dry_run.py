@@ -54,8 +54,8 @@ class ResourceEstimate:
         steps_measured: Number of timed steps; 0 without timing.
         samples_measured: Number of samples in a timed step.
         seconds: Time of all steps on this processor, without evaluations; None if unknown.
-        gpu_seconds: Time of all steps on one GPU, from `GPU_RATE`.
-        other_precision, other_seconds: Precision (float32 or bfloat16) that the run does not use, and its `seconds`.
+        gpu_seconds: Time of all steps on one NVIDIA H200 GPU, estimated from `flops`.
+        other_precision, other_seconds: Precision (float32 or bfloat16) that the run does not use, and the time with it.
     """
 
     parameters: int
@@ -156,10 +156,7 @@ def _counted_seconds(spec: TrainingSpec, flops: float) -> float:
 
 
 def require_room(configs: Iterable[RunConfig], out: Path, *, here: bool) -> None:
-    """Raise ResourceError unless all runs fit on the disk and, if `here`, a step of each fits into memory.
-
-    Invalid runs are ignored.
-    """
+    """Raise ResourceError unless all runs fit on the disk and, if `here`, a step of each fits into memory."""
     total, known = 0, {}
     for config in configs:
         data = config.to_data() | {"seed": 0}

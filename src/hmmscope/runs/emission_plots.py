@@ -31,9 +31,9 @@ def emissions(
 ) -> Any:
     """Plot the emissions of each state.
 
-    Symbols and channels are drawn as bars or a heat map. For one coordinate, each state's density (bars for counts) is
-    multiplied by the state's frequency and drawn over a histogram of the data. For two coordinates, each state is drawn as
-    ellipses of one and two standard deviations (error bars for Poisson emissions).
+    Probabilities of symbols are drawn as bars, many of them as a heat map. For one coordinate, each state's density
+    (bars for counts) is multiplied by the state's frequency and drawn over a histogram of the data. For two
+    coordinates, each state is drawn as ellipses of one and two standard deviations (error bars for Poisson emissions).
 
     Args:
         hmm: The model.

@@ -95,7 +95,7 @@ class FitAnswers(Tabular):
         return state_plots.plot(self.hmm, kind, self._rows("plot", x, reading), ax=ax, **own)
 
     def lines(self) -> list[str]:
-        """Return the lines of a report: a table, why `num_states` was chosen, and fits with restarts that disagree."""
+        """Return lines of a report: table of fits, reason for `num_states`, and fits with different restart results."""
         found = []
         if len(self.fits) > 1 or self.held_out:
             each = "an observation" if self.hmm.real_valued else "a symbol"

@@ -17,12 +17,13 @@ class FitOptions:
     """Options of `hmmscope.fit`: starting values, constraints, restarts and convergence.
 
     Attributes:
-        start: Model with the initial values of the first restart and of the fixed parts. Zero probabilities stay zero;
-            symbols are matched by name.
+        start: Model from which the first restart begins, and which gives the values of `fixed` parts. Its zero
+            probabilities stay zero; symbols are matched by name.
         fixed: Parts that keep the values of `start`: "initial", "transition", "emission", "durations".
         tied_emissions: A class number for each state; states of one class share one emission distribution.
         constraints: Forbidden, fixed and tied probabilities, or a function from the number of states to them.
-        sequence_weights: Weight of each sequence; a weight of 2 equals two copies. With weights, no data are held out.
+        sequence_weights: Weight of each sequence; a weight of 2 equals two copies. With weights, no part
+            of the data is held out to compare numbers of states.
         known_states: Known states at some times, by number or name, or sets of possible states; see `filter_beliefs`.
         durations: Longest visit to a state, in time steps; the fit is then a `SemiMarkovHMM`.
         duration_family: Distribution of durations, "free" or "negative-binomial".
@@ -31,7 +32,7 @@ class FitOptions:
             `tolerance` nats per observation.
         pseudo_count: Number that is added to every expected count.
         choose: Rule that chooses the number of states: "bic" (smallest BIC), or "evidence" (largest marginal
-            likelihood). By default BIC chooses, and for short data the evidence gives the number's 95 % interval.
+            likelihood). By default BIC chooses; for short data, the marginal likelihood gives `FitResult.interval`.
         quiet: True hides the progress; None shows it in a terminal or notebook only; False shows it also in a log.
 
     Raises:

@@ -55,8 +55,8 @@ class FitResult(FitAnswers):
         hmm: The chosen model: an `HMM` for symbols, an `EmissionHMM` for numbers, an `InputOutputHMM` with `inputs=`,
             or a `SemiMarkovHMM` with `durations=`.
         num_observations: Number of fitted symbols or vectors, each counted with the weight of its sequence.
-        fits: A `BaumWelchFit` or `EmissionFit` for each number of states. Several fits use the training part, a single
-            fit uses all data; a fit to a stream has none.
+        fits: A `BaumWelchFit` or `EmissionFit` for each number of states; empty for a stream. If data are held out to
+            compare the numbers, these fits use only the other data.
         whole: The chosen fit after further EM steps on all data; None if `fits` used all data.
         held_out: Mean held-out log-probability per observation (nats) by number of states; empty without held-out data.
         held_out_errors: Standard errors of `held_out`.
@@ -64,7 +64,7 @@ class FitResult(FitAnswers):
         num_fitted: Number of observations that `fits` used; 0 means all.
         support: Posterior probability of each number of states; None if only one was given.
         data: The fitted data; None for a stream.
-        num_zeros: Number of zero probabilities of `start`, by array name.
+        num_zeros: Number of zero probabilities in each array of `start`, by array name.
         cost: "restarts" (number), "seconds" of the fit, and "evidence_seconds" (time for the evidence).
     """
 
@@ -99,7 +99,7 @@ class FitResult(FitAnswers):
     def interval(self) -> tuple[int, int]:
         """Return the 95 % interval of the number of states.
 
-        The interval uses the evidence under the priors of `posterior`, or the BIC; `reason` states which.
+        It uses the marginal likelihood under the default priors of `posterior`, or the BIC; `reason` states which.
         """
         size = self.num_states
         return (size, size) if self.support is None else self.support.interval(size)
@@ -127,7 +127,8 @@ class FitResult(FitAnswers):
             laws: Options of the emission prior (`EmissionHMM.conjugate`): `prior_strength`, `degrees`, `share`.
 
         Raises:
-            InputError: The fit used a stream or weights, the emission family has no conjugate prior, or scipy is missing.
+            InputError: The fit used a stream, weights, known states of vectors or negative-binomial durations; the
+                emission family has no conjugate prior; or scipy is missing.
             ResourceError: The draws do not fit in memory.
         """
         prior = DirichletPrior(initial=initial, transition=transition, emission=emission)
@@ -196,23 +197,24 @@ def fit(
     Restarts run on all threads until the best two have nearly equal log-likelihoods.
 
     Args:
-        source: `SequenceData` or data that it reads (lists, an array, a file path); for a stream also a `SequenceStream` or
-            several sources.
+        source: `SequenceData` or data that it reads (lists, an array, a file path); for a stream also a
+            `SequenceStream` or several sources.
         num_states: Number of states, or several numbers to choose from.
-        emission: "symbols", or for numbers "gaussian", "gaussian-mixture", "poisson" (counts), "channels" (several
-            symbols at once), or a registered name or class of `EmissionHMM`. Default: "gaussian" for fractional numbers,
-            else symbols. NaN marks a missing value; see `hmmscope.emissions.fit_emissions_em.fit_emissions`.
+        emission: "symbols", or for numbers "gaussian", "gaussian-mixture", "poisson" (counts), "channels" (each
+            coordinate is a symbol), or a registered name or class of `EmissionHMM`. Default: "gaussian" for fractional
+            numbers, else symbols. NaN marks a missing value; see `hmmscope.emissions.fit_emissions_em.fit_emissions`.
         inputs: An input for each observation, or the name of a column of inputs; the model is then an `InputOutputHMM`.
-        validation: Held-out data to compare numbers of states (default: the validation part of `source`, cut into
-            blocks if it has few sequences; the chosen fit then continues on all data).
-        seed: Seed of the initial parameters and of the order of a stream.
-        stream: True fits the first part, then takes an EM step per further part (`fit_stream`), for data larger than memory.
+        validation: Held-out data to compare numbers of states (default: a part of `source`, or of blocks of its
+            sequences if they are few).
+        seed: Seed of the initial parameters and of the order of a stream's parts.
+        stream: True, for data larger than memory, fits the first part and takes an EM step per further part.
         options: Starting values, constraints, restarts and convergence.
         reading: Options of `SequenceData` or `SequenceStream`, such as `unit` or `lengths`; for numbers `axis`,
             `lengths`, `min_variance`, `covariance_type` (diag, full, tied, spherical), `num_gaussians`, `sizes`.
 
     Raises:
-        InputError, ResourceError: The source or an option is invalid; the counts do not fit in memory.
+        InputError: The source or an option is invalid.
+        ResourceError: The data do not fit in memory.
         Interrupted: Ctrl-C was pressed; `result` of the error is the fit so far. A second Ctrl-C ends at once.
     """
     sizes, begun = sizes_of(num_states), time.monotonic()

@@ -23,9 +23,9 @@ DRAWN, LEAST_DRAWN = 50, 4000
 class Forecasts(Shown, Tabular):
     """Predictions of the observations at the next steps, as the marginal distribution of each step.
 
-    For symbols, `mean` is the probability of each symbol, and `low` and `high` are the 95 % interval of this
-    probability over the posterior. For numbers, `mean` is the expected value, and the observation lies in [low, high]
-    with probability 95 %, averaged over noise, states and parameters.
+    For symbols, `mean` is the posterior mean of each symbol's probability, and [low, high] is the 95 % posterior
+    interval of this probability. For numbers, `mean` is the expected value, and [low, high] is the 95 % interval of
+    the observation under the posterior predictive distribution.
 
     Attributes:
         mean, low, high: Mean and 95 % interval, of shape (step, symbol) or (step, coordinate).

@@ -123,7 +123,7 @@ def given_rows(hmm: Process, source: Any, *, lengths: Any = None, inputs: Any = 
 def with_known_states(
     hmm: Process, x: Any, known_states: Any, reading: Mapping[str, Any], rows: GivenRows | None = None
 ) -> GivenRows:
-    """Return `rows` (default: `given_rows` of `x`) with the states that `known_states` allows (see `as_allowed`)."""
+    """Set `allowed` of `rows` (default: the rows of `x`) to the states that `known_states` allows."""
     found = given_rows(hmm, x, **reading) if rows is None else rows
     if known_states is None:
         return found
@@ -203,7 +203,6 @@ def of_symbols(data: SequenceData, index: Any = None, inputs: SequenceData | Non
 
 
 def labels_as_given(data: SequenceData | VectorData, source: Any) -> Any:
-    """Return row labels of `data`, with the type and time zone of those in the frame `source`, if any."""
     own, read = row_labels(source), row_labels(data)
     if read is None or (own is not None and hasattr(own, "dtype") and np.array_equal(as_labels(own), read)):
         return own

@@ -69,7 +69,7 @@ class ControlScores:
     Attributes:
         num_samples: Number of samples of the probe dataset.
         r2: Mean R² of the controls, by layer name.
-        beyond: A "verdict", its "text", and R² at the best layer: "r2" (model), "twins" (controls).
+        beyond: Comparison at the best layer: "verdict", "text", and R² of the model ("r2") and the controls ("twins").
     """
 
     num_samples: int
@@ -89,8 +89,8 @@ def live_model_data(
 ) -> dict[str, Any]:
     """Return the data for the interactive section of a model page; the model predicts the next observation.
 
-    The maps from layers to beliefs are fitted and evaluated on `probe`, as in the instrument `geometry`. The
-    entry "beyond" compares the model and the untrained controls, each at its best layer.
+    Linear maps from layers to beliefs are fitted and evaluated on `probe`. The entry "beyond" compares the model and
+    the untrained controls, each at its best layer.
     """
     name = name or type(model).__name__
     found = in_browser(model, probe)

@@ -191,7 +191,7 @@ def load_run(path: str | Path, *, model: torch.nn.Module | None = None, strict: 
         path: The run folder.
         model: The user's module that the run trained, if any; the weights are loaded into it. The module's
             wrapper, such as `DataParallel`, may differ.
-        strict: True raises an error for a module with another dtype or number of heads.
+        strict: True raises an error if the module's dtype or number of heads differs from those in training.
 
     Raises:
         InputError: The path is no run folder, it has no checkpoint, or the user's module is missing or does not fit.

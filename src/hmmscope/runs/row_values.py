@@ -119,7 +119,6 @@ def time_step(index: Any) -> np.timedelta64 | None:
 
 
 def multiple_of(step: np.timedelta64, count: float) -> np.timedelta64:
-    """Return `count` times a time step, in nanoseconds (above 146 years in microseconds); NaT if too large."""
     for unit in ("ns", "us"):
         if (size := count * float(step / np.timedelta64(1, "us")) * (1000 if unit == "ns" else 1)) < 2**62:
             return np.timedelta64(round(size), unit)

@@ -15,10 +15,12 @@ MOVING = ("group", "time", "sort", "every", "gap", "duplicates")
 
 
 def in_table_order(name: str, values: Any, source: Any, reading: Mapping[str, Any]) -> Any:
-    """Return values of a table's rows as lists, one per sequence, if options move rows; None where a step has no row.
+    """Reorder values of a table's rows as `SequenceData` reorders the rows; return a list per sequence.
+
+    A time step without a row has the value None. If no option reorders rows, `values` is returned.
 
     Raises:
-        InputError: The values have the index of the table, but in another order.
+        InputError: `values` and the table have the same index in different orders.
     """
     if values is None:
         return None

@@ -109,9 +109,9 @@ def train(
     place and must be passed again to resume.
 
     Args:
-        source: A process, a dataset, `SequenceData` or data that it reads, a `RunConfig`, or a name or path.
+        source: A process, its name or file, a `ProcessDataset`, a `RunConfig`, or data for `SequenceData`.
         out: A new folder for the run.
-        model: A registered name, a mapping of fields, a spec, or any module from tokens (batch, time) to logits.
+        model: A model's name or spec, or a module from tokens (batch, time) to logits; see `RunConfig`.
         length, num_steps, training, seed: See `configure`.
         resume: Resume the run in `out`, if any, with the same configuration.
         options: Prediction target, layout, warm start and logging.
@@ -122,7 +122,9 @@ def train(
     Raises:
         InputError: The source or model is invalid, or the module fails or has too small a vocabulary.
         RefusedError: `out` exists (without `resume`), is in use, or has another configuration.
-        NonFiniteError, Interrupted, ResourceError: See `train_model`.
+        NonFiniteError: The loss or a gradient is not finite.
+        Interrupted: A signal stopped the training; a checkpoint is saved.
+        ResourceError: Memory, disk space or the requested device is missing.
     """
     path, clock = require_path("out", out), [time.process_time()]
     require_bool("resume", resume)

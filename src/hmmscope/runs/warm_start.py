@@ -43,7 +43,7 @@ class SharedPrefix:
 
     @classmethod
     def of(cls, path: Path, config: RunConfig) -> "SharedPrefix":
-        """Return the longest sequence of first steps that a configuration shares with the run in `path`.
+        """Return the last checkpoint of the run in `path` up to which a run with `config` is the same.
 
         Raises:
             InputError: The runs share no step with a checkpoint.
