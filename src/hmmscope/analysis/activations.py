@@ -61,8 +61,8 @@ def model_outputs(
 ) -> Float[Tensor, "batch time output"]:
     """Run a module and return its output, or the attribute ``.logits`` of its output.
 
-    Only the first `num_outputs` outputs of each position are returned. If `block_length` is positive, the model reads
-    its own predictions (see `block_outputs`).
+    Only the first `num_outputs` outputs of each position are returned. A positive `block_length` applies block
+    chain-of-thought (see `block_outputs`).
     """
     count_pass()
     with explained(model, inputs):
@@ -77,7 +77,7 @@ def to_probs(model: nn.Module, outputs: Float[Tensor, "*batch symbol"]) -> Float
     """Convert outputs to next-symbol probabilities on the CPU.
 
     Logits are passed through a softmax. If the module's attribute ``outputs`` is "law", outputs are probabilities:
-    negative values become zero; each position's values are normalised, or uniform if all are zero.
+    negative values become zero, then each position is normalised. All-zero positions become uniform.
     """
     outputs = outputs.cpu().double()
     if getattr(model, "outputs", "logits") != "law":
@@ -254,7 +254,7 @@ def read_stream(
     first: int = 0,
     stay: bool = False,
 ) -> Float[Tensor, "layer example feature"]:
-    """Capture activations after given observations; examples (one time of one sample each) are ordered by sample.
+    """Capture activations at given times of each sample; an example is one (sample, time), ordered by sample.
 
     Args:
         model: any module.

@@ -225,7 +225,7 @@ def belief_map(
 ) -> BeliefMap:
     """Fit an affine map from one layer to the exact belief, for a model and for untrained controls.
 
-    The map is fitted and tested as in `geometry`; the plot shows further samples, or test samples if no others exist.
+    The map is fitted and tested as in `geometry`. The plot shows other samples, or the test samples if no others exist.
     For a mixture of HMMs, the exact belief is P(state | observations), averaged over the unknown component.
 
     Args:
@@ -282,8 +282,7 @@ def belief_map(
 def dataset_for(model: nn.Module, process: Any, length: int | None = None, seed: int = 0) -> ProcessDataset:
     """Return a dataset of `process` (object, name or file); a dataset is returned unchanged.
 
-    The default `length` is the length of recorded sequences, or the training length in an attribute of the model (one
-    of `TRAINED_LENGTHS`).
+    The default `length` is that of recorded sequences, or the model's training length (see `TRAINED_LENGTHS`).
 
     Raises:
         InputError: the process or the length is missing.
@@ -320,7 +319,7 @@ class BeliefReader(Shown):
         drawn_samples: indices of the plotted samples.
         points: exact beliefs of the plotted samples (point, state).
         from_prediction: R² of an affine map from the exact prediction to the belief.
-        inside: masks (example,) of `belief` and of plotted samples, False in padding, or None.
+        inside: masks (example,) for `belief` and for `points`, False at padding; None without padding.
     """
 
     dataset: ProcessDataset

@@ -1,4 +1,4 @@
-"""The subspaces of a layer that vary with the belief, and with the belief of each factor of the process."""
+"""The subspaces in which a layer represents the belief, and the belief of each factor of the process."""
 
 from collections.abc import Sequence
 from itertools import combinations
@@ -27,7 +27,7 @@ def belief_space(
     num_samples: int = 512,
     num_factors: int = 1,
 ) -> list[dict]:
-    """Compute the dimension of the residual stream's subspace that varies with the exact belief.
+    """Measure the subspace in which the residual stream linearly represents the exact belief.
 
     A least-squares fit approximates the residual stream by m + (belief) M. The quantities are:
 
@@ -37,7 +37,7 @@ def belief_space(
         factored         fraction of the stream's variance that the factors' beliefs explain, divided by `moved`
         sum              dimension of the affine span of a factor's beliefs, summed over factors
         overlap          mean squared cosine of the principal angles between two factors' subspaces of the stream
-        random overlap   expected `overlap` of random subspaces of the largest dimension
+        random overlap   expected `overlap` of random subspaces with the largest factor's dimension
 
     The last four quantities need `num_factors` > 1.
 
@@ -46,7 +46,7 @@ def belief_space(
         dataset: samples of an HMM, a generalised HMM or a mixture.
         layers: module names (default: the residual stream).
         num_samples: number of samples.
-        num_factors: number of factors of k states; their states are the digits of the state index in base k.
+        num_factors: number of factors, each with k states; a state index in base k has the factors' states as digits.
 
     Returns:
         Rows (layer, layer_name, quantity, value, samples).

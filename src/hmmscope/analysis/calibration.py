@@ -4,8 +4,8 @@ For the exact probabilities p_t of observation y_t and any other probabilities q
 
     E[ q_t(y_t) / p_t(y_t) | past ] <= 1,
 
-so the product of ratios exceeds 1/δ with probability at most δ (Markov's inequality). The alternatives q, called bets,
-are: flatter or sharper p, p with other odds of one symbol, uniform probabilities, the previous prediction, and n-grams.
+so the product of ratios exceeds 1/δ with probability at most δ (Markov's inequality). The alternatives q (bets) are p
+to a power, p with changed odds of one symbol, and averages of p with uniform, previous or n-gram predictions.
 """
 
 import math
@@ -83,7 +83,7 @@ def miscalibrated(won: Winnings, spare: float = 0.0) -> str | None:
 
     Args:
         won: log winnings of each bet on all samples.
-        spare: nats by which log winnings may exceed log(len(won) / `FALSE_ALARM`).
+        spare: nats by which log winnings may exceed the threshold log(len(won) / `FALSE_ALARM`).
     """
     best = largest(won, won.__getitem__) if won else None
     if best is None or not won[best] - spare > math.log(len(won) / FALSE_ALARM):

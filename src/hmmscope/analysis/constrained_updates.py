@@ -36,7 +36,7 @@ def constrained_updates(
     - attention: (mean attention at distance d) / (mean attention at distance 1); theory: ζ^(d-1), where ζ is the
     second-largest eigenvalue modulus of the transition matrix;
     - rate: fitted factor by which attention decays per unit of distance; theory: ζ;
-    - values: cosine between η[v] - π and attention's effect of symbol v on the belief, both centred over v; theory: 1;
+    - values: cosine between η[v] - π and the belief change from attending to symbol v, both centred over v; theory: 1;
     - constrained: held-out R² of an affine map from the stream after attention to the constrained belief; theory: 1;
     - exact: held-out R² of an affine map from this stream to the exact belief; theory: R² of an affine map from the
     constrained to the exact belief.
@@ -53,7 +53,7 @@ def constrained_updates(
         Rows (quantity, key, value, predicted, samples); `predicted` is the value in theory.
 
     Raises:
-        InputError: the dataset is of another kind, or a hook point is missing.
+        InputError: the dataset is not as described, or a hook point is missing.
 
     Source: Piotrowski, Riechers, Filan and Shai (2025).
     """

@@ -112,7 +112,7 @@ class Score(Measures):
     def excess(self) -> tuple[float, float | None, float | None] | None:
         """Mean ``excess`` of the model (see `measures`), and its 95 % interval.
 
-        The value is None if the optimum is unknown; a single sample has no interval (None).
+        The result is None if the optimum is unknown; a single sample has no interval (None).
         """
         if "excess" not in self.measures["model"]:
             return None

@@ -9,7 +9,7 @@ other sequences. Then
 where P is the exact prediction from the whole past, P_L the best prediction from the window, and W_L x the best linear
 prediction from the window.
 
-Source: [MultiTask] Eq. (1) and (4), which assume P_L = W_L x, so that the misspecification is zero.
+Source: [MultiTask] Eq. (1) and (4), for zero misspecification (P_L = W_L x).
 """
 
 from dataclasses import dataclass

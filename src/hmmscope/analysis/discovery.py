@@ -52,10 +52,10 @@ def automaton(
     """Estimate how many hidden states a model's predictions distinguish.
 
     - rank: rank of the Hankel matrix [P(prefix then suffix)], the number of singular values before their steepest drop;
-    - states: number of classes of prefixes with different distributions of the future;
+    - states: number of classes of prefixes that predict different futures;
     - recurrent: number of these classes that are recurrent;
-    - distance: mean total variation between predictions of the process and of observable operators learned from the
-    model.
+    - distance: mean total variation between predictions of the process and of an observable operator model learned
+    from the network.
 
     Args:
         model: any module from tokens to logits.
@@ -120,8 +120,7 @@ def dictionary(
     The methods for S hidden states are:
 
     - principal: the first S - 1 principal components;
-    - simplex: barycentric coordinates for the S most extreme points of the principal components (successive
-    projection);
+    - simplex: barycentric coordinates in the simplex of the S extreme points of `principal` (successive projection);
     - sparse: codes of a sparse dictionary of S atoms (scikit-learn);
     - random: S - 1 random directions, as a control.
 

@@ -1,4 +1,4 @@
-"""Evaluation loss of [Limits] by position, and the fit length."""
+"""Evaluation loss of [Limits] by position, and fit length: how long the loss stays below a threshold."""
 
 from collections.abc import Collection, Sequence
 from itertools import pairwise
@@ -36,9 +36,9 @@ def evaluation_losses(
 ) -> list[dict]:
     """Compute the distance of a model's predictions from exact predictions by position (el_t in [Limits]).
 
-    `Target.distance_terms` defines the distance. Position t is the position after t observations. For Cyclic-HARD
-    only queries of the state are evaluated, and up to 64 rounds of `num_samples` samples are drawn until each position
-    has `least_count` queries. The baseline ``constant`` is the mean exact prediction in the second half of positions.
+    `Target.distance_terms` defines the distance. Position t is after t observations. For the process Cyclic-HARD,
+    only queries of the state are evaluated. Up to 64 rounds of `num_samples` samples are drawn, until each position has
+    `least_count` values. The baseline ``constant`` is the mean exact prediction in the second half of positions.
 
     Source: [Limits] §4.1 and App. C.1, which use 256 trajectories.
 
@@ -143,7 +143,7 @@ def fit_length(
 ) -> int:
     """Return the fit length: the length up to which the evaluation loss is below `error_rate` in the last epochs.
 
-    A position is fitted if some of the last epochs evaluate it, all with a loss below `error_rate`.
+    A position is fitted if it has losses in the last epochs, all below `error_rate`.
 
     prefix: the largest F such that all positions up to F are fitted
     max:    the largest fitted position
@@ -158,7 +158,7 @@ def fit_length(
         definition: "prefix" or "max".
 
     Returns:
-        0 if no position is fitted.
+        The fit length, 0 if no position is fitted.
 
     Raises:
         InputError: lists have different lengths, there are no epochs, or positions or numbers are invalid.
