@@ -78,7 +78,7 @@ class Readout(Shown):
     values: Float64[Tensor, "layer example coordinate"]
 
     def beyond(self, twins: Sequence["Readout"]) -> ExplainedFraction:
-        """Compute `explained_beyond_controls` at each network's layer with the best fit."""
+        """Compute `explained_beyond_controls` for untrained `twins`; each network at its layer of largest `fitted`."""
         left, *twins_left = (1 - one.r2()[:, one.chosen] for one in (self, *twins))
         return explained_beyond_controls(left, np.stack(twins_left, 1), len(self.spread))
 
@@ -104,7 +104,7 @@ class ExactBeliefs(Shown):
         dataset: source of the samples.
         num_samples: number of samples.
         times: observation indices (time,).
-        values: targets by name (example, coordinate), without constant targets other than the belief.
+        values: targets by name (example, coordinate); constant targets are omitted, except the belief.
         inside: mask of the examples that are not padding (example,), or None.
     """
 
@@ -150,7 +150,7 @@ class ExactBeliefs(Shown):
         return self.read(self.values[PREDICTION][None], target, **options).r2()[:, 0]
 
     def ceiling(self, target: str) -> float:
-        """Return the highest possible test R²: the R² of a target's mean given the observations."""
+        """Return the highest possible test R², that of the target's mean given the observations."""
         if target != BELIEF or MIXED_BELIEF not in self.values:
             return 1.0
         test = _split(len(self.belief), self.num_samples)
@@ -252,7 +252,7 @@ def belief_targets(
 def unpadded(
     dataset: ProcessDataset, times: NDArray[np.int64], num_samples: int, *, first: int = 0
 ) -> Bool[Tensor, " example"] | None:
-    """Return a mask of the examples of `belief_targets` that are not padding; None if there is no padding."""
+    """Return a mask of the examples (sample, time) that are not padding; None if there is no padding."""
     if dataset.process.data is None:
         return None
     return torch.cat([batch.states[:, times].flatten() for batch in _batches(dataset, num_samples, first)]) >= 0
@@ -371,7 +371,7 @@ def fit_affine(
 
 
 def explained(errors: Curves, spread: Curves, *, seed: int = 0) -> Curves:
-    """Return R² = 1 - mean error / mean spread (1 + NUM_RESAMPLES, layer) for all samples (row 0) and resamples.
+    """Return R² = 1 - mean(errors) / mean(spread) (1 + NUM_RESAMPLES, layer), see `Readout.r2`.
 
     Raises:
         InputError: the target does not vary.

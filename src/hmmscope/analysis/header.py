@@ -36,7 +36,7 @@ class HeaderOptions:
     """Options of `header`.
 
     Attributes:
-        num_hmms, num_pools: Number of HMMs per pool, and of pools, to estimate ``bayes``; 0 pools omit ``bayes``.
+        num_hmms, num_pools: Size and number of pools (sets of random HMMs) that estimate ``bayes``; 0 pools omit it.
         num_fits: Number of samples to which Baum-Welch is applied; 0 omits ``baum-welch``.
         positions: Numbers of observations after which Baum-Welch predicts (default: 1, 2, 4, ...).
         ngrams: True adds n-gram baselines.
@@ -162,13 +162,13 @@ def bayes_predictions(
 ) -> Float64[Tensor, "batch time symbol"]:
     """Estimate P(o_t | o_0..o_{t-1}) by Monte Carlo over the distribution of HMMs, without reading the header.
 
-    sum_m P_m(o_0..o_t) / sum_m P_m(o_0..o_{t-1}),    m = 1 .. num_hmms
+    sum_m P_m(o_0..o_t) / sum_m P_m(o_0..o_{t-1})    over HMMs m drawn from the distribution
 
     Args:
         process: process with a new HMM for each sample.
         observations: symbols (batch, time).
         num_hmms: number of HMMs drawn.
-        number: index of the pool; different pools are independent.
+        number: index of the draw; different draws are independent.
     """
     pool = prior_pool(process, num_hmms, number)
     return mixture_predictions(pool, observations, dtype=torch.float64).predicted_observation

@@ -1,4 +1,4 @@
-"""Initial weights: untrained controls from a user's function, and comparison of weight scales."""
+"""Initial weights: controls made by a user's function, and checks that weights come from one distribution."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -91,10 +91,10 @@ def _same_weights(one: nn.Module, other: nn.Module) -> bool:
 
 
 def other_law(own: Mapping[str, Tensor], drawn: Sequence[Mapping[str, Tensor]], *, trained: bool = True) -> str:
-    """Return a parameter whose initial distribution differs from that of the controls, and the reason, or "".
+    """Describe a parameter of `own` whose initial distribution differs from the controls `drawn`, or return "".
 
-    Training hardly changes a matrix's median singular value, but another initialization changes both this value and
-    the root mean square. The test uses the smaller of these changes for trained weights, else the larger.
+    In trained matrices, both the root mean square and the median singular value must differ: training hardly changes
+    the latter.
     """
     for name, weight in own.items():
         found = _ratio(weight.detach(), [one[name].detach() for one in drawn], trained=trained)

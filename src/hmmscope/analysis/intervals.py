@@ -64,13 +64,10 @@ def bootstrap_ratio(
 
 
 def least_z(count: int, alarm: float) -> float:
-    """Return the t-statistic (mean / standard error) that `count` N(0, 1) samples exceed with probability `alarm`.
-
-    The tail of Student's t beyond sqrt(degrees) / tan(u) is the integral of sin(v)^(degrees - 1) over 0 < v < u,
-    divided by the integral over 0 < v < π.
-    """
+    """Return the t-statistic (mean / standard error) that `count` N(0, 1) samples exceed with probability `alarm`."""
     if count < 2:
         return np.inf
+    # Student's tail beyond sqrt(degrees) / tan(u) is proportional to the integral of sin^(degrees - 1) from 0 to u
     edges = np.concatenate([[0.0], np.geomspace(1e-15, np.pi / 2, 2**14)])
     mass = np.diff(edges) * np.sin((edges[:-1] + edges[1:]) / 2) ** (count - 2)
     tail = np.concatenate([[0.0], mass.cumsum() / mass.sum() / 2])

@@ -7,7 +7,7 @@
     with intervene(model, {"residual.2": patch(source)}):
         patched = model(tokens)
 
-An edit maps an activation to a tensor of equal shape. Gradients flow through edits without activation checkpointing.
+An edit maps an activation to a tensor of equal shape. Gradients flow through edits.
 
 Source: activation patching as in Vig et al. (2020) and Meng et al. (2022); ablation by means and by other samples as in
 Wang et al. (2023) and Chan et al. (2022).

@@ -1,4 +1,4 @@
-"""Learning progress: the fraction of the gap from a memoryless baseline to the optimum that a network closes."""
+"""Learning progress: the fraction of the gap from a simple baseline to the optimum that a network closes."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -31,7 +31,7 @@ class Learned(Shown):
 
     Attributes:
         loss: loss of the network.
-        bar: name of the baseline: `LAST` (last symbol), or `CONSTANT` if its loss is lower or `LAST` is optimal.
+        bar: name of the baseline: `LAST` (bigram), or `CONSTANT` (unigram) if its loss is lower or `LAST` is optimal.
         at_bar: loss of the baseline.
         optimum: Bayes loss.
         share, low, high: (at_bar - loss) / (at_bar - optimum) with its 95 % interval; None for gaps below `LEAST_GAP`.
@@ -63,7 +63,7 @@ class Learned(Shown):
 
 
 def learned(model: nn.Module, held_out: ProcessDataset, training: ProcessDataset, *, num_samples: int = 256) -> Learned:
-    """Measure how much of the gap from a memoryless baseline to the optimum a model closes.
+    """Measure how much of the gap from a unigram or bigram baseline to the optimum a model closes.
 
     Args:
         model: any module.

@@ -125,7 +125,7 @@ def _lbfgs(problem: _Problem, w: Tensor, tolerance: float, max_steps: int) -> Te
 
 
 class _Pair(NamedTuple):
-    """An L-BFGS step, the gradient's change, 1 / (step · change), and the scale of the inverse Hessian."""
+    """An L-BFGS pair; `inverse` is 1 / (change · difference), `scale` that of the initial inverse Hessian."""
 
     change: Tensor
     difference: Tensor

@@ -117,12 +117,12 @@ def _num_heads(model: nn.Module, attention: str) -> int:
 
 @registry.instrument("mechanisms", x="component", by=("ablation",), only=("quantity",))
 def mechanisms(model: nn.Module, dataset: ProcessDataset, *, num_samples: int = 256, seed: int = 0) -> list[dict]:
-    """Ablate each head, attention layer and MLP; measure the loss and the R² of maps from the stream after the layer.
+    """Ablate each head, attention layer and MLP; measure changes of the loss and of what the residual stream encodes.
 
     The ablation ``mean`` replaces an activation by its mean over samples at each position; ``resample`` replaces it by
     another sample's activation. The value of ``loss`` is the increase of the cross-entropy in nats. The other values
-    are decreases of held-out R². The affine maps, fitted again after the ablation, lead from the residual stream after
-    the layer to
+    are decreases of held-out R² of affine maps, fitted again after the ablation, from the residual stream after the
+    layer to
 
         previous-k   the observation k steps back
         unigram      the frequencies of symbols in the context
@@ -262,10 +262,7 @@ class _AblationData:
     def run(
         self, taps: Sequence[str], changed: Mapping[str, tuple[Callable[[Tensor], Edit], Tensor]] = MappingProxyType({})
     ) -> dict[str, Tensor]:
-        """Return the loss of each sample, the residual streams at evaluated positions, and the activations of `taps`.
-
-        `changed` maps a module's name to a pair (function from values to an edit, values of all samples).
-        """
+        """Return the loss of each sample, residual streams at evaluated positions, and the activations of `taps`."""
         kept: dict[str, list[Tensor]] = {}
         judged = self._dataset.layout.predicted_observations
         for begin in range(0, self._count, BATCH):

@@ -148,7 +148,7 @@ UNTUNED = TunedNgrams(tuple((1.0,) * (order + 1) for order in range(4)), 3, Fals
 
 
 def other_samples(dataset: ProcessDataset) -> ProcessDataset | None:
-    """Return a dataset of the process that the optimum assumes, with the random stream "counting".
+    """Return a dataset of independent samples, from the process that the Bayes optimum assumes.
 
     For recorded sequences, samples are windows of the training part; without a training part the result is None.
     """
@@ -208,7 +208,7 @@ def _examples(
 def tuned_ngrams(
     seen_ND: NDArray[np.float64], total_ND: NDArray[np.float64], num_symbols: int, orders: int
 ) -> tuple[list[tuple[float, ...]], list[float]]:
-    """Tune the prior strengths of n-grams, from the lowest order up; return strengths and losses."""
+    """Tune the prior strengths of n-grams; return the strengths and the loss of each order."""
     found: list[tuple[float, ...]] = []
     losses: list[float] = []
     start: list[float] = []

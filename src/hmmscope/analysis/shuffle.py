@@ -42,8 +42,8 @@ def shuffle_test(
         cv = (mean over keys of the logit's standard deviation over permutations) / (mean of |logit|)
 
     Mode "blocks" (A in the paper) permutes whole demonstrations, which leaves the exact prediction unchanged. The other
-    modes permute position numbers: "layer" (C) in one layer at a time, on the original hidden states; "everywhere" (B)
-    in all layers.
+    modes permute position numbers: "everywhere" (B) in all layers; "layer" (C) in one layer at a time, with unchanged
+    input.
 
     Args:
         model: model with hook points ``blocks.<layer>.attention.logits`` (batch, head, query, key).
@@ -87,7 +87,7 @@ class ShuffleValues(dict[str, dict[int, Tensor]]):
     ) -> "ShuffleValues":
         """Compute `shuffle_test` for each prompt.
 
-        For models of other libraries, `attend_at` runs attention at given position numbers.
+        `attend_at` replaces the model's method, which runs attention at given position numbers.
         """
         layout = dataset.layout
         if not isinstance(layout, PromptLayout | TextLayout) or layout.num_demonstrations < 2:

@@ -136,9 +136,9 @@ class TrainedNgrams:
     def posterior(self, depth: int, pseudo: float, odds: float) -> list[NDArray[np.float64]]:
         """Compute P(context is a leaf | the tree contains it), by context length.
 
-        Let D be the log Dirichlet-multinomial probability of the symbols after a context, and D' the same for
-        occurrences of the context after some symbol. Let w = 1 / (1 + e^-odds) be the prior probability of a leaf, and
-        W the weighted probability of a context; sum and prod are over contexts longer by one symbol:
+        Let D be the log Dirichlet-multinomial probability of the symbols after a context, and D' the same without
+        occurrences at a sequence start. Let w = 1 / (1 + e^-odds) be the prior probability of a leaf, and W the
+        probability that a context tree gives the symbols. Sums and products are over contexts longer by one symbol:
 
             log odds of a leaf = odds + D' - sum log W,   log W = log(w e^D + (1 - w) e^{D - D'} prod W)
         """
@@ -240,8 +240,8 @@ def ngram_baselines(
 ) -> NgramScores:
     """Score n-gram baselines on `test`, tuned on `train`.
 
-    With `test`, the baselines take counts from each sample. Without `test`, recorded sequences add baselines fitted to
-    their training part, ``trained-order-<k>`` and ``trained-context-tree``.
+    The baselines take counts from each sample. Without `test`, the test part of the recorded sequences `train` is
+    scored, also by baselines fitted to their training part: ``trained-order-<k>`` and ``trained-context-tree``.
 
     Args:
         train: dataset of training prompts; or, without `test`, anything that `SequenceData` reads.

@@ -260,8 +260,9 @@ def explained_beyond_controls(
 ) -> ExplainedFraction:
     """Compute the fraction explained beyond controls, from the unexplained fractions on test samples and resamples.
 
-    The interval is Student's t interval for the log ratio of these fractions (network / mean of n controls), with
-    Satterthwaite's degrees of freedom and variance (variance over resamples) + (1 + 1/n) (variance between controls).
+    The interval is Student's t interval for the log ratio of these fractions (network / mean of n controls). Its
+    variance is (variance over resamples) + (1 + 1/n) (variance between controls), with Satterthwaite's degrees of
+    freedom.
 
     Args:
         left: unexplained fraction of the network (1 + resamples,).
