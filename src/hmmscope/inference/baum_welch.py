@@ -37,7 +37,7 @@ class BaumWelchFit:
         hmm: Model with the largest log-likelihood.
         log_likelihood: log P(all observations), in nats.
         num_iterations: Number of iterations of the best restart.
-        converged: True if the last log-likelihood gain of the best restart was below the tolerance.
+        converged: True if the last log-posterior gain of the best restart was below the tolerance.
         num_restarts: Number of restarts in `history`.
         restart_gap: Log-likelihood difference between the best two restarts, in nats; infinite for one restart.
         restarts_agree: True if `restart_gap` is small enough to end the search.
@@ -45,8 +45,8 @@ class BaumWelchFit:
         num_free: Number of free probabilities of each parameter array: 0 if the array is fixed; tied rows count once.
         num_zeros: Number of zeros in each array of the starting HMM; EM keeps them.
         history: Log-likelihood, in nats, by restart and iteration.
-        lists_free: True if `remarks` lists the free parameters.
-        rules: Constraints of the fit by parameter array, or an `MStepSettings` that contains them.
+        lists_free: True if the property `remarks` lists the numbers of free parameters.
+        rules: Constraints of each parameter array, or an `MStepSettings` object with these constraints.
     """
 
     hmm: Any
@@ -102,28 +102,28 @@ def fit_baum_welch(
     With `pseudo_count` c the fit is the posterior mode under Dirichlet(1 + c) priors of rows of probabilities. Zeros in
     `start` stay zero.
 
-    At least three restarts run. The search ends when the log-likelihoods of the best two restarts differ by less than
-    0.1 nats or `agreement` nats per observation. Each restart runs ten iterations from each of `num_tries` random
-    starts, and continues from the best result. Every second random start favours self-transitions.
+    From the third restart on, the search ends when the log-likelihoods of the best two restarts differ by less than 0.1
+    nats or `agreement` nats per observation. Each restart first runs ten iterations from each of `num_tries` random
+    starts (short runs), and then continues the best of these runs. Every second random start favours self-transitions.
 
     Source: Baum et al. (1970); short runs: Biernacki, Celeux and Govaert (2003).
 
     Args:
-        observations: Symbols in [0, V) or `hmmscope.MISSING` (batch, time); or `PackedSequences`, with V for missing.
+        observations: Symbols in [0, V) or `hmmscope.MISSING` (batch, time); or `PackedSequences`, where V is missing.
         num_states, num_symbols: Numbers S and V of states and symbols.
         lengths: Number of observations of each sequence (batch,).
         start, fixed, tied_emissions, constraints: See `FitOptions`; the pseudo-count is added once per tied group.
         known_states: Known states, or sets of allowed states, see `filter_beliefs`.
         sequence_weights: Weights (batch,) of log-likelihoods and counts; a weight of 2 equals two copies.
         num_restarts: Maximum number of restarts, which run on torch's threads.
-        num_tries: Number of random starts per restart; 1 disables the selection.
+        num_tries: Number of random starts per restart; 1 disables the short runs.
         agreement: Difference in nats per observation between the best two restarts, below which the search ends.
         max_iterations: Maximum number of iterations per restart.
         tolerance: Gain per iteration, in nats per observation, below which a restart has converged.
         pseudo_count: Number added to each expected count; at least 0.
         seed: Seed in [0, 2^32).
-        callback: Function called from several threads with the number of iterations completed or skipped since the last
-            call; it stops the search by returning True.
+        callback: Function called from several threads with the number of iterations since the last call, including
+            those not needed after convergence; it stops the search by returning True.
 
     Raises:
         InputError: There are no observations, an option is out of range, or `start` gives a sequence probability zero.

@@ -13,8 +13,8 @@ def r_hat(draws: Array) -> Array:
     """Compute rank-normalized split R-hat; values above 1.01 mean that the chains have not mixed.
 
     R-hat = sqrt((within (n - 1) / n + between) / within), where within is the mean variance of a chain of n draws, and
-    between the variance of the chains' means. The result is the larger R-hat of the draws and of their distances from
-    the median, each transformed to normal quantiles of ranks.
+    between the variance of the chains' means. The result is the larger R-hat of the rank-normalized draws and of their
+    rank-normalized distances from the median.
 
     Source: Vehtari, Gelman, Simpson, Carpenter and Bürkner (2021).
 
@@ -47,8 +47,8 @@ def effective_sizes(draws: Array) -> tuple[Array, Array]:
 def equal_tails(draws: Array, worth: Array, share: float = 0.95) -> tuple[Array, Array]:
     """Compute the ends of equal-tailed intervals, widened for a small effective sample size.
 
-    The lower end has rank (1 - share) / 2 * (worth + 1) among `worth` draws; with few draws, the ends are
-    the minimum and the maximum.
+    The lower end has rank (1 - share) / 2 * (worth + 1) in a sample of size `worth`. If `worth` is small, the ends are
+    the minimum and the maximum of the draws.
 
     Source: Hyndman and Fan (1996), definition 6 (Weibull).
 

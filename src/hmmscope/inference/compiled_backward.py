@@ -14,10 +14,9 @@ from hmmscope.kernels import many_states, simd_over_sequences, simd_over_states,
 def run_smoother(
     filtered: Filtered, smoothed: NDArray[np.float64], weights: NDArray[np.float64] | None = None
 ) -> NDArray[np.bool_]:
-    """Write the smoothed posteriors, and the backward weights defined in `simd_over_sequences.backward`.
+    """Fill `smoothed` with posteriors, and `weights` with backward weights (see `simd_over_sequences.backward`).
 
-    The result is true for sequences of positive probability (batch,). Backward weights of sequences with
-    underflow risk are invalid.
+    The result is true for sequences of positive probability. Weights of sequences with underflow risk are invalid.
     """
     process, size = filtered.tables, filtered.tables.num_states
     possible: NDArray[np.bool_] = np.all(filtered.terms > -np.inf, axis=1)
@@ -145,7 +144,7 @@ def counts_underflow_safe(
     transitions: NDArray[np.float64],
     visits: NDArray[np.float64],
 ) -> float:
-    """Add the expected counts of one sequence; return its log-likelihood, -inf if impossible."""
+    """Add expected counts of one sequence to `first`, `transitions` and `visits`; return its log-likelihood."""
     size, terms = process.num_states, np.empty(len(symbols))
     beliefs = filter_underflow_safe(process, torch.from_numpy(symbols), reset_mask, terms)
     if terms[-1] > -np.inf:

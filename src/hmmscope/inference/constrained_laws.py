@@ -23,7 +23,7 @@ _FLOOR = 1e-12
 
 @dataclass(frozen=True, eq=False, repr=False)
 class ConstrainedRows(Shown):
-    """Prior density ∝ product over tied groups of value^(concentration - 1); posteriors add counts to the exponents.
+    """Prior of constrained rows, with density ∝ product of value^(concentration - 1) over groups of tied entries.
 
     Attributes:
         rule: Constraints on the rows.
@@ -56,7 +56,7 @@ class ConstrainedRows(Shown):
         return found
 
     def draw(self, counts: Array, random: np.random.Generator, before: Array | None = None) -> Array:
-        """Draw rows (N, ...) given counts; groups tied across rows are updated from previous rows `before` (...)."""
+        """Draw rows (N, ...) given counts; ties across rows need `before`, the rows of the previous Gibbs sweep."""
         values, alone = np.zeros((len(counts), self.rule.multiplicity.shape[1])), self.pooled(counts)
         for (own, total, copies), linked in zip(self._blocks, self._linked, strict=True):
             if not linked:
@@ -81,7 +81,6 @@ class ConstrainedRows(Shown):
         return found
 
     def _move(self, values: Array, seen: Array, before: Array, random: np.random.Generator) -> None:
-        """Update groups tied across rows by slice sampling along random lines."""
         blocks = list(itertools.compress(self._blocks, self._linked))
         own = np.unique(np.concatenate([block for block, _, _ in blocks]))
         sums = np.zeros((len(blocks), len(own)))

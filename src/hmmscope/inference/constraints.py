@@ -28,8 +28,8 @@ class Constraints:
 
     Attributes:
         initial, transition, emission, durations: Constraints (state,), (state, state), (state, symbol), (state,
-            duration). With inputs, transition and emission have a first axis (input, ...); constraints without it
-            apply to all inputs, and strings in them tie entries across inputs.
+            duration). With inputs, transition and emission have a first axis (input, ...). Constraints without this
+            axis apply to all inputs, and their strings also tie entries across inputs.
     """
 
     initial: Any = None
@@ -39,7 +39,7 @@ class Constraints:
 
     @classmethod
     def left_to_right(cls, num_states: int, width: int = 1, *, emission: Any = None) -> "Constraints":
-        """Return constraints on paths to start in state 0 and move ahead by at most `width` states per step."""
+        """Return constraints under which paths start in state 0 and move ahead by 0 to `width` states per step."""
         require_count("width", width)
         ahead = _differences(num_states)
         first = np.arange(num_states) == 0
@@ -52,7 +52,7 @@ class Constraints:
         return cls(transition=np.abs(_differences(num_states)) <= width, emission=emission)
 
     def parts(self, num_states: int, num_symbols: int | None, **shapes: tuple[int, ...]) -> dict[str, "RowConstraints"]:
-        """Return the checked constraints by parameter array.
+        """Check the constraints; return them by the name of the parameter array.
 
         Raises:
             InputError: A shape or entry is invalid, or no probabilities satisfy the constraints.
@@ -190,10 +190,7 @@ class RowConstraints(Shown):
         return count.shape[1] - (int(np.linalg.matrix_rank(count)) if count.size else 0)
 
     def maximise(self, counts: Array, pseudo_count: float = 0.0, before: Array | None = None) -> Array:
-        """Maximize sum(counts * log(probs)) + pseudo_count * (sum of log(prob) over one entry per tied group).
-
-        Newton's method solves the dual problem, with one multiplier per row; groups within one row have a closed form.
-        """
+        """Maximize sum(counts * log(probs)) + pseudo_count * sum(log(prob) of one entry of each tied group)."""
         multiplicity = self.multiplicity
         free = self.groups >= 0
         if not multiplicity.shape[1]:
@@ -271,8 +268,7 @@ def _solved(multiplicity: Array, left: Array, weights: Array) -> Array:
 
 
 def _newton(multiplicity: Array, left: Array, weights: Array) -> Array:
-    """Minimize multipliers @ left - sum(weights * log(multipliers @ multiplicity))."""
-
+    # the dual problem: minimize multipliers @ left - sum(weights * log(multipliers @ multiplicity))
     def dual(at: Array) -> float:
         slopes = at @ multiplicity
         return float(at @ left - weights @ np.log(slopes)) if (slopes > 0).all() else np.inf

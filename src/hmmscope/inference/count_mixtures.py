@@ -1,4 +1,4 @@
-"""Mixtures of parameter posteriors given expected counts, sampled to estimate P(observations | number of states)."""
+"""Mixtures of posterior densities of HMM parameters: proposals for estimates of the evidence."""
 
 import math
 from collections.abc import Callable
@@ -25,7 +25,7 @@ class CountMixture(Shown):
     Attributes:
         counts: Expected counts on which each density is conditional (M, ...).
         norms: Log marginal likelihood of each density's counts (M,).
-        kinds: Index of the fraction that multiplied each density's counts (M,).
+        kinds: Index of the fraction by which `around` multiplied each density's counts (M,).
     """
 
     counts: Rows
@@ -42,7 +42,7 @@ class CountMixture(Shown):
         log_marginal: Callable[[Rows], Array],
         random: np.random.Generator,
     ) -> "CountMixture":
-        """Return densities given random entries of `centres`, each times a fraction 0.8, 0.32, ... or 0 (the prior).
+        """Return `size` densities given random entries of `centres`, multiplied by random fractions 0.8, 0.32, .., 0.
 
         Args:
             shares: Probabilities of the fractions (default: equal).
@@ -63,7 +63,7 @@ class CountMixture(Shown):
         return flat, np.ascontiguousarray(flat.T)
 
     def weigh(self, factors: Array) -> tuple[Array, Rows, Array]:
-        """Return N models' log densities, mean `counts` given each model, and the fractions' mean posterior."""
+        """Return log densities of N models, E[`counts` | model], and the average over models of P(fraction | model)."""
         (flat, across), used = self._flat, np.zeros(len(self.norms))
         logs, means, block = np.empty(len(factors)), np.empty_like(factors), max(1, BLOCK // len(self.norms))
         for begin in range(0, len(factors), block):  # small blocks stay in the cache

@@ -42,11 +42,11 @@ class RestartSearch(Generic[End]):
         most: Maximum number of restarts.
         beside: Number of restarts in the first wave, and in each later wave.
         near: Largest log-likelihood difference, in nats, between results that agree.
-        stopped: Function that is called with 0 and returns True to end the search.
+        stopped: Callback that returns True to end the search; its argument, a number of iterations, is 0.
 
     Attributes:
         ends: Results up to the restart that ended the search, in order.
-        made: Number of restarts run, including unused ones.
+        made: Number of restarts run, including those after the one that ended the search.
     """
 
     def __init__(
