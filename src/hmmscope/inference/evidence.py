@@ -79,7 +79,7 @@ def evidence(
         num_threads, seed: Number of threads (default: torch's), and random seed.
         most: Largest (number of observations) * (number of states)^2 for which the evidence is computed.
         callback: Function called with a progress text at each step; if it returns True, `EvidenceStopped` is raised.
-        laws: Priors in closed form of the constrained parts of the parameters.
+        laws: Priors of constrained parameter arrays, by name, with closed-form marginal likelihoods.
 
     Returns:
         The evidence; None for more than eight states or more data than `most`.
@@ -103,9 +103,9 @@ def sampled(
 ) -> Evidence:
     """Estimate log P(all observations | number of states) by sequential Monte Carlo.
 
-    Four runs anneal from the prior, to find modes, and four from posteriors given counts of the fit and other runs. The
-    latter cover one labelling of the states; their mean is multiplied by the number of equivalent labellings. On
-    small data, bridge sampling from Markov chains replaces the latter if they need three steps, as with a state too many.
+    The estimate is the mean of four runs that anneal from densities near the fit and near modes found from the prior.
+    These runs cover one labelling of the states; their mean is multiplied by the number of equivalent labellings. On
+    small data, bridge sampling from Markov chains replaces the four runs if they need three or more annealing steps.
 
     Source: Del Moral, Doucet and Jasra (2006); Cappe, Guillin, Marin and Robert (2004); Meng and Wong (1996).
 
@@ -124,7 +124,7 @@ def _of_one_state(work: PackedSequences, num_symbols: int, laws: Mapping[str, Co
 
 
 class Particles(NamedTuple):
-    """Result of a run: log estimate, relabelled expected counts, weights of fractions, and annealing powers."""
+    """Result of an annealing run."""
 
     log: float
     counts: Rows
@@ -146,7 +146,7 @@ class State(NamedTuple):
 
 
 def pseudo_values(parts: Array) -> list[float]:
-    """Return jackknife pseudo-values of `log_bridge` from log ratios (chains or mixture, group, draw)."""
+    """Return one jackknife pseudo-value of `log_bridge` per group, from log ratios (2, group, draw)."""
     count, whole = parts.shape[1], log_bridge(*parts.reshape(2, -1))
     without = (log_bridge(*np.delete(parts, group, 1).reshape(2, -1)) for group in range(count))
     return [count * whole - (count - 1) * log for log in without]
@@ -201,7 +201,7 @@ class AnnealedSampler(Shown):
         return [self.near(centres, high, particles, shares, powers) for _ in range(number)]
 
     def from_prior(self, levels: list[Law], bounds: list[float]) -> Particles | None:
-        """Anneal from the prior through `levels`; return None if the log estimate falls below a bound."""
+        """Anneal from the prior through the densities `levels`; return None if an estimate is below its bound."""
         total, rows = 0.0, self._drawn(self.emissions.nothing(PARTICLES))
         low: Law = self._prior
         for high, bound in zip(levels, [*bounds, -math.inf], strict=True):
@@ -219,7 +219,7 @@ class AnnealedSampler(Shown):
         shares: Array | None = None,
         powers: tuple[float, ...] | None = None,
     ) -> Particles:
-        """Anneal from a `CountMixture` around `centres`, within one labelling of states, by given or adapted powers."""
+        """Anneal from a `CountMixture` around `centres`, in one labelling of the states; None adapts the powers."""
         around = CountMixture.around(centres, shares, DENSITIES, self._log_marginal, self.random)
 
         def mixture(rows: Rows) -> tuple[Array, Rows]:
@@ -237,7 +237,7 @@ class AnnealedSampler(Shown):
         return Particles(gain + whole, self._labelled(rows, counts), used, powers)
 
     def bridges(self, starts: list[Rows], high: Law) -> list[float]:
-        """Return pseudo-values of the log estimate, by bridges from Markov chains to mixtures around other chains."""
+        """Return jackknife pseudo-values of the log evidence, estimated by bridge sampling from Markov chains."""
         picks = [np.resize(self.random.permutation(len(start[0])), CHAINS) for start in starts]
         states: list[State] = []
         for part in (slice(GROUPS // 2), slice(GROUPS // 2, GROUPS)):
@@ -314,7 +314,7 @@ class AnnealedSampler(Shown):
     def _climb(
         self, rows: Rows, low: Law, high: Law, powers: tuple[float, ...] | None = None
     ) -> tuple[Rows, Rows, float, tuple[float, ...]]:
-        """Anneal through low^(1 - power) high^power; return rows, counts, the log ratio of masses and the powers."""
+        """Anneal along low^(1 - power) high^power; return rows, counts, the log ratio of integrals and the powers."""
         (before, pull), (after, push) = low(rows), high(rows)
         total, passed = 0.0, [0.0]
         while True:
@@ -362,7 +362,7 @@ def _step(gains: Array, most: float) -> float:
 def labelled_as(
     emissions: Emissions, rows: Rows, fit: Rows, orders: NDArray[np.int64] | None = None
 ) -> NDArray[np.bool_]:
-    """Return whether each model's state labels are the closest to the fit's, among permutations `orders` or all."""
+    """Return whether no permutation in `orders` (None for all) brings a model's labels closer to the fit's."""
     found: NDArray[np.bool_] = (labels(emissions, rows, fit, orders) == np.arange(fit[0].shape[1])).all(1)
     return found
 

@@ -31,10 +31,10 @@ class Emissions(Protocol):
 
     @property
     def cost(self) -> int:
-        """Processor time of the likelihood of one model, relative to that of one symbol and state."""
+        """Relative time of one likelihood; for symbols, (number of observations) * (number of states)^2."""
 
     def nothing(self, count: int) -> Rows:
-        """Return zeros as the expected counts of `count` models."""
+        """Return expected counts of zero for `count` models."""
 
     def likelihood(self, share: int) -> Law:
         """Return a function from parameters to log-likelihood and expected counts of 1 / `share` of the data."""

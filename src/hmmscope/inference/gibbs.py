@@ -98,7 +98,7 @@ class Chains:
         return self.num_chains * (self.warm_up + self.every * (self.num_draws - 1) + 1)
 
     def pieces(self) -> Iterator[tuple[int, int, int]]:
-        """Yield (discarded sweeps, first draw, end) of each piece of a chain; draws in the warm-up are overwritten."""
+        """Yield (number of discarded sweeps, first draw, end of draws) for each piece of a chain."""
         burn, draws = self.warm_up, max(1, PIECE // self.every)
         while burn > PIECE:
             burn -= PIECE
@@ -148,7 +148,7 @@ def symbol_draws(
     Args:
         work: Packed sequences, with the symbol V for missing observations.
         start: Initial (S,), transition (S, S) and emission probabilities (S, V).
-        reference: State of each step (N,) in the reference path; empty to keep labels.
+        reference: State of each step (N,) in the reference path; an empty array keeps the state labels.
         prior: Concentrations of the Dirichlet priors of rows.
         chains: Settings of the Markov chains.
         counts: Expected counts of a fit, or None.

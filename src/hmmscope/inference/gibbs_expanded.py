@@ -29,10 +29,10 @@ class Expansion(Protocol):
 
     @property
     def codes(self) -> Path:
-        """Row of each observation in the likelihood table (N,)."""
+        """Code of each observation (N,)."""
 
     def arrays(self, rows: Rows) -> tuple[Array, Array, Array]:
-        """Return the initial, transition and likelihood (R, expanded) arrays of the expanded states."""
+        """Return initial and transition probabilities, and P(observation | expanded state) (code, expanded state)."""
 
     def counts(self, first: Array, moves: Array, path: Path) -> Rows:
         """Count first states, transitions and emissions along a path of expanded states."""
@@ -55,10 +55,10 @@ def expanded_draws(
 
     Args:
         expansion: Model with expanded states.
-        data: Row of each observation in the likelihood table (N,), offsets and lengths of sequences.
+        data: Codes of the observations (N,), offsets and lengths of the sequences.
         start: Parameters before the first sweep, all positive.
         priors: Dirichlet concentrations of the parameters.
-        reference: State of each step (N,); empty to keep labels.
+        reference: See `symbol_draws`.
         chains: Settings of the Markov chains.
         laws, orders: Priors of constrained arrays; permutations of states, see `symbol_draws`.
     """
@@ -221,7 +221,7 @@ class StateExpansion(Shown):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class KnownExpansion(Shown):
-    """An expansion `whole` with known states; each code numbers a pair (code of `whole`, set of allowed states)."""
+    """Expansion `whole` with known states; a code stands for a pair (code of `whole`, set of allowed states)."""
 
     whole: Expansion
     codes: Path

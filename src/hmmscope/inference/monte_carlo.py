@@ -24,7 +24,7 @@ class MonteCarloEstimate:
 
     Attributes:
         mean: Mean over the sequences.
-        low, high: 95 % interval, from bootstrap percentiles, or from Student's t for fewer than `FEW` samples.
+        low, high: 95 % interval, from bootstrap percentiles, or from Student's t for fewer than 100 samples.
         num_samples: Number of sequences.
     """
 
@@ -76,7 +76,7 @@ def student_quantile(degrees: float) -> float:
 
 
 class LogMean(NamedTuple):
-    """Logarithm of a mean, and the logarithm's variance with its degrees of freedom."""
+    """Logarithm of a mean, the variance of this logarithm, and the variance's degrees of freedom."""
 
     log: float
     variance: float
@@ -101,7 +101,7 @@ def log_mean(logs: Sequence[float]) -> LogMean | None:
 
 
 def log_bridge(chains: NDArray[np.float64], draws: NDArray[np.float64]) -> float:
-    """Return the log mass of a density, from its log ratios to a normalised density at draws from both.
+    """Compute the log mass of a density by bridge sampling, from log(density / proposal) at samples of both.
 
     Source: Bennett (1976); Meng and Wong (1996).
     """

@@ -99,9 +99,9 @@ class StateCountPosterior:
         return {size: weight / sum(weights.values()) for size, weight in weights.items()}
 
     def interval(self, chosen: int) -> tuple[int, int]:
-        """Return the central 95 % interval.
+        """Return the central 95 % interval of the number of states.
 
-        It includes `chosen`, and all sizes that may have probability above 2.5 % within the error of the evidence.
+        The interval includes `chosen`, and all numbers of states whose evidence plus its error gives them over 2.5 %.
         """
         sizes, below = sorted(self.shares), 0.0
         low = high = sizes[0]
@@ -213,7 +213,7 @@ def choose_num_states(
 
     Args:
         observations, lengths: Training data.
-        held_out, held_out_lengths: Held-out data; fewer than ten sequences are scored in blocks, each given its past.
+        held_out, held_out_lengths: Held-out data; fewer than ten sequences are split into blocks for standard errors.
         whole: Data from which `support` is computed (default: `observations`).
         candidates: Numbers of states to try; of two with equal BIC the smaller is chosen.
         num_symbols: Number of symbols V.
@@ -262,7 +262,7 @@ def choice_of(
 def evidence_of_fits(
     work: PackedSequences, fits: Mapping[int, BaumWelchFit], choose: str | None, callback: Any = None
 ) -> tuple[Callable[[int], Evidence | None] | None, str | None, str]:
-    """Return the arguments `evidence_of`, `choose` and `why` of `support_of`; without `choose`, omit slow evidence."""
+    """Return the arguments `evidence_of`, `choose` and `why` of `support_of`."""
     if work.weights is not None or work.sets is not None:
         return None, choose, "the sequences have weights" if work.weights is not None else "states are known"
     if choose == "bic":
@@ -314,7 +314,7 @@ def _logs(hmm: HMM, judged: PackedSequences, units: list[NDArray[np.int64]]) -> 
 def held_out_mean(logs: NDArray[np.float64], lengths: NDArray[np.int64]) -> HeldOutScore:
     """Compute the mean held-out log-likelihood per observation, with its standard error.
 
-    mean = sum_i logs_i / sum_i lengths_i;  error^2 = n / (n - 1) sum_i (logs_i - mean lengths_i)^2 / (sum_i
+    mean = sum_i logs_i / sum_i lengths_i;  error^2 = n / (n - 1) sum_i (logs_i - mean * lengths_i)^2 / (sum_i
     lengths_i)^2
 
     Source: Cochran (1977), ratio estimators.
@@ -341,7 +341,7 @@ def choice_reason(
         bics: BIC of each number of states.
         logs: Held-out log-likelihoods (n,) of the sequences or blocks under each fit, if any.
         lengths: Lengths of these sequences or blocks (n,).
-        support: Posterior over the number of states, for the interval.
+        support: Posterior over the number of states; its 95 % interval is part of the explanation.
         each: Words after "nats" in the explanation.
         choose: "evidence" chooses by the evidence in `support`; otherwise BIC decides.
     """
@@ -378,7 +378,7 @@ def choice_reason(
 
 
 def best_predictor(bics: dict[int, float], logs: dict[int, NDArray[np.float64]], lengths: NDArray[np.int64]) -> int:
-    """Return the number of states selected by BIC, or by held-out likelihood if its gain exceeds a standard error.
+    """Return BIC's number of states, or the one that beats it in held-out likelihood by over a standard error.
 
     Args:
         bics, logs, lengths: See `choice_reason`.
