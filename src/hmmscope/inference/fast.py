@@ -133,10 +133,10 @@ def mixture_predictions(
     P(o_t | o_0..o_{t-1}) = sum_m w_m P_m(o_0..o_t) / sum_m w_m P_m(o_0..o_{t-1})
 
     Args:
-        mixture: Mixture of M components with emitting states.
+        mixture: Mixture of M components.
         observations: Symbols in [0, V), shape (batch, time).
         reset_mask, lengths: See `filter_mixture`; results are zero in padding.
-        dtype: Number type of each component's filter on GPUs, or with many states; results are float64.
+        dtype: Number type of the filters on GPUs, or of those with many states; other filters and results are float64.
 
     Raises:
         InputError: A symbol or `dtype` is invalid.

@@ -122,9 +122,9 @@ def fit_durations(
 
     durations_id ∝ E[visits of state i that last d steps];  transition_ij ∝ E[visits of j after i]
 
-    A sequence starts with a new visit; the last visit may be incomplete. A state follows itself only if no other state
-    may follow. With the family "negative-binomial", d - 1 has a negative binomial distribution, restricted to
-    durations up to `longest` that `start` and `constraints` allow.
+    A sequence starts with a new visit; the last visit may be incomplete. A state follows itself only if all other
+    states are forbidden. In the family "negative-binomial", d - 1 has a negative binomial distribution, truncated to
+    the durations d that `longest`, `start` and `constraints` allow.
 
     Source: Yu (2010).
 

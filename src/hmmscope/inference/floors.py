@@ -1,6 +1,6 @@
 """Lower bounds on losses of predictors: entropies of beliefs and of next observations, and variances.
 
-Position t follows t observations.
+At position t, a predictor has seen t observations.
 """
 
 import math
@@ -49,8 +49,8 @@ def _entropies(hmm: Process, num_steps: int, num_samples: int, seed: int) -> tup
 def cyclic_hard_floor(num_actions: int, prediction_rate: float, num_steps: int) -> float:
     """Compute the exact entropy of the next Cyclic-HARD symbol, averaged over positions, in nats.
 
-    after an action: -(1 - a) ln((1 - a) / m) - a ln a;  after `*`: 0;  after a state's name: ln m
-    with a = prediction_rate and m = num_actions
+    after an action: -(1 - a) ln((1 - a) / m) - a ln a;  after `*`, which asks for the state's name: 0;
+    after a state's name: ln m;  with a = prediction_rate and m = num_actions
     """
     require(0 < prediction_rate <= 1, "prediction_rate", "must be in (0, 1]", prediction_rate)
     keep = 1 - prediction_rate

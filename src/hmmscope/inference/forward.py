@@ -1,7 +1,7 @@
 """Forward recursion for many components and sequences, safe against underflow.
 
 State emissions:  joint_t = following_{t-1} * emission[:, o_t];  belief_t = joint_t / sum(joint_t)
-                  following_t = belief_t @ transition
+                  following_t = belief_t @ transition;  following_{-1} = initial
 Edge emissions:   joint_t = following_{t-1} @ labelled[o_t];      belief_t = following_t = joint_t / sum(joint_t)
 
 Probabilities are multiples of 2^-32, so one step (transition times emission) multiplies a positive belief entry by at

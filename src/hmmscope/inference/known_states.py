@@ -117,7 +117,7 @@ def paired(symbols: NDArray[np.int64], allowed: NDArray[np.bool_]) -> tuple[NDAr
 def with_known_states(
     work: PackedSequences, known_states: Any, lengths: Int64[Tensor, " sequence"], num_states: int
 ) -> PackedSequences:
-    """Pair the symbols of flat sequences with allowed states; if `known_states` is None, return `work`."""
+    """Replace symbols by numbers of pairs (symbol, allowed states), unless `known_states` is None."""
     if known_states is None:
         return work
     symbols, sets = paired(work.symbols.astype(np.int64), flat_allowed(known_states, num_states, lengths).numpy())

@@ -85,12 +85,12 @@ class Tables(Shown):
 
     @cached_property
     def into(self) -> SparseEntries:
-        """Positive entries of the matrix `step`, sorted by target state."""
+        """Positive entries of `step`, sorted by target state."""
         return _entries(self.step.transpose(0, 2, 1))
 
     @cached_property
     def out_of(self) -> SparseEntries:
-        """Positive entries of the matrix `step`, sorted by source state."""
+        """Positive entries of `step`, sorted by source state."""
         return _entries(self.step)
 
     @cached_property
@@ -103,7 +103,7 @@ class Tables(Shown):
 
     @cached_property
     def least(self) -> float:
-        """Smallest positive transition probability, emission probability or square root of an initial probability."""
+        """Smallest positive probability, where initial probabilities count as their square roots."""
         if self.signed:
             return 1.0
         pairs = zip(self, self._lows, strict=True)
@@ -189,9 +189,9 @@ class PackedSequences(NamedTuple):
         offsets: Index of each sequence's first symbol (n,).
         lengths: Length of each sequence, at least 1 (n,).
         rows: Index of each sequence in its batch (n,).
-        starts: True where a new sequence of the same process starts (T,).
+        starts: Mask of the times at which a sequence is reset (T,), see `reset_mask` of `filter_beliefs`.
         weights: Weight of each sequence in sums (n,); None if all are 1.
-        sets: Pairs (symbol, allowed states) numbered in `symbols`, if states are known; else None.
+        sets: Pairs (symbol, allowed states) with the numbers in `symbols`; None if no states are known.
     """
 
     symbols: NDArray[Any]
@@ -285,7 +285,7 @@ def few(process: Tables, work: PackedSequences, *, sums: bool = False) -> bool:
 
 
 def one_by_one(process: Tables) -> bool:
-    """Return whether to use the loops over positive transitions only."""
+    """Return whether to use the sparse loops, which skip transitions of probability zero."""
     large = process.num_states > simd_over_states.MOST
     return large and process.positive_share <= sparse_share and not process.signed
 

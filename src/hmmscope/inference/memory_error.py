@@ -111,7 +111,7 @@ def fit_decay(
 ) -> DecayFit:
     """Fit a least-squares line to ln(error) against memory length.
 
-    The default `first` is the second length. Choose `last` well below argument `time` of `memory_error`:
+    The default `first` is the second length. Choose `last` well below the argument `time` of `memory_error`, because
     errors drop at lengths near `time`.
 
     Args:
@@ -136,8 +136,8 @@ def memory_certificate(hmm: Process, memory_length: int) -> float:
 
     Let D be the largest ln(A_ik A_jl / (A_il A_jk)) over i, j, k, l (Hilbert's metric) and c = tanh(D / 4). Then
 
-        state emissions:  A = transition;            TV <= tanh(D * c^L / 4)
-        edge emissions:   A = labelled[v], each v;   TV <= tanh(D * c^(L - 1) / 4)
+        state emissions:  A = transition;                TV <= tanh(D * c^L / 4)
+        edge emissions:   A = labelled[v], max over v;   TV <= tanh(D * c^(L - 1) / 4)
 
     for a memory of L observations that starts from the stationary distribution. The bound is 1 if D is infinite.
 

@@ -65,7 +65,7 @@ def mixed_states(
 ) -> MixedStates:
     """Enumerate the beliefs that observations can lead to, up to given limits.
 
-    next(belief, v) ∝ belief @ step[v],  with probability sum(belief @ step[v])
+    next(belief, v) ∝ belief @ step[v];  P(v | belief) = sum(belief @ step[v]);  step[v][i, j] = P(emit v, go to j | i)
 
     Source: Blackwell (1957); Crutchfield, Riechers and Ellison (2016).
 

@@ -21,10 +21,11 @@ PAPER_OFFSET = 2
 
 @dataclass(frozen=True)
 class MixingTime:
-    """Mixing time of [Limits].
+    """Mixing time, as defined in [Limits].
 
     Attributes:
-        time: Smallest t with d_t <= threshold (see `mixing_time`), None if above `max_time`; real for linear systems.
+        time: Smallest t with d_t <= threshold (see `mixing_time`), None if above `max_time`; for linear systems a real
+            number.
         max_time: Largest t that was tried.
         distances: Distances d_0, d_1, ... with 95 % intervals; None for a linear system.
     """
@@ -35,7 +36,7 @@ class MixingTime:
 
     @property
     def paper_indexing(self) -> float | None:
-        """Mixing time as in Table 1 of [Limits]: `time` - 2 (inferred from the table), or `max_time` if `time` is None."""
+        """Mixing time as in Table 1 of [Limits]: `time` - 2, except for linear systems; `max_time` if `time` is None."""
         if self.time is None:
             return float(self.max_time)
         return self.time if self.distances is None else self.time - PAPER_OFFSET

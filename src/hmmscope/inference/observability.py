@@ -4,10 +4,10 @@
 
 E is an emission matrix of S states and V symbols. The bounds on gamma(E) hold up to rounding:
 
-    upper   any v with sum 0: state differences, singular directions, alternating linear programs
-    lower   1 / t if E G + 1 c = I with rows ||G_i - G_j||_1 / 2 <= t; or min ||v E||_2 / (||v||_2 sqrt(S))
-    exact   S > V: 0.  E invertible: the lower bound with G = E^-1.  Else 2^(S-1) - 1 linear programs, one per sign
-        pattern
+    upper   ||v E||_1 / ||v||_1 for any v with sum 0
+    lower   1 / t if E G + 1 c = I for a row vector c, and all rows i, j of G have ||G_i - G_j||_1 / 2 <= t;
+            or min ||v E||_2 / (||v||_2 sqrt(S)) over v with sum 0
+    exact   0 if S > V; the lower bound with G = E^-1 if E is invertible; else by 2^(S-1) - 1 linear programs
 
 Source: [MultiTask] Assumptions 2 and 4.
 """
@@ -66,7 +66,7 @@ def observability(hmm: Process | str, steps: int = 1, *, method: str = "auto") -
     """Compute gamma of the distribution of the next `steps` observations given the first emitting state.
 
     Args:
-        hmm: HMM with S states and V symbols. For edge emissions the state precedes its observation.
+        hmm: HMM with S states and V symbols. For edge emissions, the emitting state is the source of the transition.
         steps: Number of observations k; gamma never decreases with k.
         method: "auto", "bounds" (no linear program), "certificate" (one program) or "enumeration" (at most 14 states).
 

@@ -72,9 +72,9 @@ def most_likely_states(
     best_0(j) = log initial[j] + log emission[j, o_0]
     best_t(j) = max_i (best_{t-1}(i) + log transition[i, j]) + log emission[j, o_t]
 
-    For a mixture, component and path are maximized jointly. For edge emissions, the probability is summed over the
-    start state. Among equally likely paths, the result has the lowest component, then the lowest last state, then the
-    lowest state before it, and so on. Logarithms are rounded to multiples of 2^-36.
+    For a mixture, component and path are maximized jointly. For edge emissions, the state before the first transition
+    is summed out. Among equally likely paths, the result has the lowest component, then the lowest last state, then the
+    lowest state before it, and so on. Log-probabilities are compared in multiples of 2^-36.
 
     Source: Viterbi (1967).
 

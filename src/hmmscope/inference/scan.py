@@ -1,9 +1,6 @@
 """Forward filter in O(log time) depth by an associative scan of step matrices.
 
-    product[i, :] = exp(log_scale_i) * row_i, where row_i >= 0 has sum 1, or row_i = 0 and log_scale_i = -inf
-
-Multiplying a matrix (rows row_i) by another (rows other_k, log scales b_k) gives rows ∝ sum_k row_ik exp(b_k) other_k.
-Log scales are shifted so that the largest is 0.
+A product of matrices is stored as rows that sum to 1 and the logarithm of each row's scale.
 
 Source: Blelloch (1990) for the scan; Särkkä and García-Fernández (2021).
 """
@@ -108,7 +105,7 @@ def _scan(rows: Tensor, log_scale: Tensor, risky: Tensor) -> tuple[Tensor, Tenso
 
 
 def _combine(one: tuple[Tensor, Tensor, Tensor], two: tuple[Tensor, Tensor, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
-    weights = one[0].log() + two[1][..., None, :]  # log(row_ik exp(b_k))
+    weights = one[0].log() + two[1][..., None, :]  # log(row_ik * scale_k)
     largest = weights.amax(-1, keepdim=True)
     shares = torch.where(largest > -torch.inf, weights - largest, -torch.inf)
     product = shares.exp() @ two[0]

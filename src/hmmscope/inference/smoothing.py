@@ -58,8 +58,8 @@ def smooth_beliefs(
 
     smoothed_t(i) = sum_j belief_t(i) * transition[i, j] * smoothed_{t+1}(j) / (belief_t @ transition)(j)
 
-    For edge emissions, labelled[o_{t+1}] replaces transition. A mixture averages its components, weighted by
-    P(component | all observations).
+    For edge emissions, labelled[o_{t+1}] replaces `transition` in this formula. A mixture averages its components,
+    weighted by P(component | all observations).
 
     Source: Rauch, Tung and Striebel (1965), for finitely many states.
 
@@ -154,8 +154,8 @@ def expected_counts(
 ) -> ExpectedCounts:
     """Compute the expected counts of initial states, transitions and emissions.
 
-    Arguments are as in `smooth_beliefs`; `sequence_weights` (batch,) multiply the counts of the sequences. The state at
-    each sequence start counts as a first state.
+    Arguments are as in `smooth_beliefs`; `sequence_weights` (batch,) multiply the counts of the sequences. After each
+    reset by `reset_mask`, the state counts as an initial state.
 
     Raises:
         InputError: As for `smooth_beliefs`; or a sequence has probability zero, or `hmm` has emitting transitions.

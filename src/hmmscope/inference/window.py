@@ -72,8 +72,8 @@ def linear_window_errors(
 ) -> MonteCarloEstimate:
     """Estimate E |window mean - mean| / max(1, |mean|) for Kalman means after `time` observations, by window.
 
-    The window mean is the Kalman mean computed from the last w observations only. It starts from zero ("zero"), or from
-    B^+ o with the output matrix B and the window's oldest observation o ("oldest").
+    The window mean is the Kalman mean computed from the last w observations only. Its filter starts from the mean zero
+    ("zero"), or from pinv(B) @ o with the output matrix B and the window's oldest observation o ("oldest").
 
     Args:
         process: Linear system with a steady gain.
