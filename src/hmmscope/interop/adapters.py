@@ -26,7 +26,7 @@ _TAPS = (".attention.logits", ".attention.pattern")
 def with_hook_points(model: Any, layers: Sequence[str] | None = None) -> Any:
     """Add hook points to a model of transformers, TransformerLens, or any module with layers.
 
-    A model is returned unchanged if it already has hook points, or if `layers` names modules of the model itself.
+    A model is returned unchanged if it already has hook points, or if all names in `layers` are names of its modules.
     """
     model = as_module(model)
     if isinstance(model, SequenceModel | HookedModule):

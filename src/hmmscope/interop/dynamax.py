@@ -102,7 +102,7 @@ _Arrays = dict[str, NDArray[np.float64]]
 
 @functools.singledispatch
 def dynamax_emissions(process: Process, arrays: _Arrays) -> _Arrays | None:
-    """Return dynamax's emission arguments (None for an unsupported class); `.register` adds a class."""
+    """Return dynamax's emission arguments, or None for an unsupported class of processes."""
     return None
 
 

@@ -1,13 +1,13 @@
 """Import of HMMER profile HMMs through pyhmmer; silent delete states are summed out.
 
-A profile of M match states has paths B -> (M_1 | I_0 | D_1) -> ... -> E, where M_k and I_k emit. Row k of
-`transition_probabilities` has seven entries:
+A profile of M match states has paths B -> (M_1 | I_0 | D_1) -> ... -> E; only match states M_k and insert states I_k
+emit. Row k of `transition_probabilities` has seven entries:
 
 M_k -> M_{k+1}, I_k, D_{k+1};   I_k -> M_{k+1}, I_k;   D_k -> M_{k+1}, D_{k+1};   M_{M+1} = D_{M+1} = E, M_0 = B
 
-The distribution of the first emitting state, or E, after D_k is
+The distribution enter[k] of the first emitting state, or E, after the delete state D_k is
 
-enter[k] = P(M_{k+1} | D_k) [M_{k+1}] + P(D_{k+1} | D_k) enter[k+1],    with a point mass [M_{k+1}].
+enter[k] = P(M_{k+1} | D_k) delta(M_{k+1}) + P(D_{k+1} | D_k) enter[k+1],    delta(s) = point mass at state s.
 
 The resulting HMM is the core model, without local alignment and flanking states.
 

@@ -33,8 +33,8 @@ class HookedModule(nn.Module):
 
         residual.0      input of the first layer
         residual.<l>    output of layer l, (batch, time, feature)
-        blocks.<l>.attention.logits, .pattern (batch, head, query, key) and .mixed (batch, time, width), l from 0, in
-        layers with one softmax over keys
+        blocks.<l>.attention.logits, .pattern (batch, head, query, key) and .mixed (head outputs, (batch, time, width)),
+        l from 0, in layers with one softmax over keys
 
     The layers are the longest list of modules that return (batch, time, feature). Without such a list, the layers
     are the layers of recurrent modules; without recurrent modules, all top-level modules that return (batch, time,

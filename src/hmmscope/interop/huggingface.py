@@ -119,7 +119,7 @@ def from_huggingface(
 
     Args:
         source: model, or folder of a saved model.
-        num_symbols: number of first outputs to keep (default: the number in an export, or all).
+        num_symbols: keep only the first `num_symbols` outputs (default: the number in an export, or all).
         symbols: token of each symbol, instead of `num_symbols`; the result is then a `HuggingFaceModel`.
         layers: name of the model's list of layers (default: the first list of the configured length).
 

@@ -45,7 +45,7 @@ class LibraryModel(SequenceModel):
         model: model of the other library.
         vocabulary: number of tokens that the model reads.
         max_length: number of positions that the model reads, or None for no limit.
-        num_symbols: number of first outputs to keep (default: all).
+        num_symbols: keep only the first `num_symbols` outputs (default: all).
         symbols: token of each symbol, instead of `num_symbols`.
         call: function from tokens to the model's result (default: `model` with its own signature).
     """
@@ -134,8 +134,8 @@ class LibraryModel(SequenceModel):
 class HuggingFaceModel(LibraryModel):
     """A causal language model of transformers; see `LibraryModel`.
 
-    A layer's only part with softmax attention is named ``attention``, its only other part with matrices ``mlp``. While
-    attention logits or patterns are hooked, "eager" attention replaces fused attention.
+    Hook points name a layer's only submodule with softmax attention ``attention``, and the only other submodule with
+    weights ``mlp``. While attention logits or patterns are hooked, "eager" attention replaces fused attention.
 
     Args:
         model: module from ``input_ids`` to an object with ``.logits``.

@@ -1,7 +1,7 @@
 """Conversion of pomegranate HMMs with `Categorical` distributions and end probabilities.
 
-In pomegranate, a model of S states built without end probabilities has end probabilities 1/S and transition rows that
-sum to one; a fitted model has transition rows with sum_j edges[i, j] = 1 - ends[i].
+In pomegranate, a sequence ends after state i with the end probability e_i. A model of S states built without end
+probabilities has e_i = 1/S and transition rows that sum to one; in a fitted model, row i sums to 1 - e_i.
 """
 
 from typing import Any, Literal
@@ -31,8 +31,7 @@ def from_pomegranate(
     - If transition rows sum to one, end probabilities are ignored. If all e_i = e, pomegranate's log-likelihood is log
     P(o_0..o_{T-1}) + log e.
     - If rows sum to 1 - e, they are divided by 1 - e. P_pomegranate(o_0..o_{T-1}) = P(o_0..o_{T-1}) (1 - e)^{T-1} e.
-    - Rows that sum to 1 - e_i with unequal e_i raise an error unless `ends` is set, because sequences of a given length
-    then follow no HMM.
+    - If rows sum to 1 - e_i with unequal e_i, no HMM is exact for sequences of a given length; set `ends`.
 
     Args:
         model: object with `distributions` (each with `probs` (1, symbol)), and log probabilities `starts` (state,),

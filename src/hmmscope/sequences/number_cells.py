@@ -147,7 +147,7 @@ def _one_decimal_mark(table: Table, name: str, cells: list[Any]) -> None:
 
 
 def looks_like_numbers(source: Any, reading: Mapping[str, Any]) -> bool:
-    """Return whether a table or array contains numbers that are not all whole; False if `unit` is set."""
+    """Return whether a table or array contains fractional numbers."""
     named = isinstance(source, str | os.PathLike | Mapping) or is_frame(source)
     if named and reading.get("unit") is not None:
         return False

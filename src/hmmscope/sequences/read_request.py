@@ -226,7 +226,6 @@ class ReadRequest:
         return self.words(rows, how)
 
     def along(self, values: list[Any]) -> list[Any]:
-        """Return a list for each sequence; axis=0 joins lists of one symbol to one sequence."""
         if self.own or self.lengths is not None or len(values) < 2 or any(len(row) != 1 for row in values):
             return values
         if self.axis is None:

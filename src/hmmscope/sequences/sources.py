@@ -44,7 +44,7 @@ class Arrays:
 
 @dataclass(frozen=True)
 class Plain:
-    """Values without names, with labels of rows or numbers of lines."""
+    """Values without column names; rows may have labels or line numbers."""
 
     values: Any
     labels: Any = None

@@ -30,7 +30,6 @@ def block_length(num_steps: int) -> int:
 
 
 def piece_length(lengths: Iterable[int], length: int) -> int:
-    """Return `length`; if it gives fewer than 30 pieces, at most `block_length`."""
     counts = list(lengths)
     few = sum(-(-count // length) for count in counts) < _FEW_PIECES
     return min(length, block_length(sum(counts))) if few else length

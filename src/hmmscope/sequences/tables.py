@@ -170,7 +170,7 @@ class Table:
         return list(cells)
 
     def row_numbers(self) -> list[str]:
-        """Return [name of the first column] if this column only numbers the rows, as pandas and R write it, else []."""
+        """Return the name of the first column, in a list, if its cells are the row numbers; else an empty list."""
         if len(self.names) > 1 and self.names[0] in ("", "Unnamed: 0"):
             cells = list(map(str, self.column(self.names[0])))
             return self.names[:1] * any(cells == [str(k + first) for k in range(len(cells))] for first in (0, 1))

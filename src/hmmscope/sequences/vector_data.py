@@ -114,10 +114,11 @@ def read_vectors(
     Args:
         source: array, tensor, list, frame, mapping of columns, `VectorData`, or a file (.csv, .tsv, .parquet, .jsonl, .json,
             .npy, .npz, .safetensors; text may be compressed).
-        column: column names, as a list or separated by commas (default: all but `group` and `time`); or an array's name.
+        column: names of columns, as a list or separated by commas (default: all but `group` and `time`); for files of
+            arrays, the name of the array.
         group, axis, lengths: see `hmmscope.SequenceData`.
         missing: values that mark a missing entry (default: NA, NaN, nan); an empty cell is always missing.
-        symbols_from: `read_options` of an earlier result, used where an option is not given here.
+        symbols_from: `read_options` of an earlier result, used for the options that are not given here.
         width: number of coordinates, if known.
         time_axis: `time`, `every`, `gap`, `sort` and `duplicates`, see `hmmscope.SequenceData`.
 
