@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def decoded_hmms(process: Process, layout: Layout, tokens: Tensor) -> Process | None:
-    """Return a mixture with one HMM per sample, decoded from the sample's header; None if the layout has none."""
+    """Return a mixture of one HMM per sample, decoded from the sample's header; None for a layout without headers."""
     telling = layout.of(process).header_format
     return None if telling is None else process.decode_header(tokens[:, : telling.num_entries] - process.num_symbols)
 

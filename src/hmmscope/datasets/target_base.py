@@ -29,8 +29,8 @@ class Target(ABC):
             (outputs of a `DensityHead`, -log density).
         num_outputs: number of model outputs: symbols, states or coordinates.
         token_positions: token positions with an evaluated output (evaluated,).
-        positions: number of earlier observations in the same sequence (evaluated,).
-        sequences: number of earlier sequences in the sample (evaluated,).
+        positions: for each evaluated output, number of earlier observations in the same sequence (evaluated,).
+        sequences: for each evaluated output, number of earlier sequences in the sample (evaluated,).
         unit: unit of the loss.
         exact: True if `optimum` is known.
         ragged: True if samples differ in their number of labels.
@@ -111,8 +111,8 @@ class Target(ABC):
     ) -> Float64[Tensor, "batch judged"]:
         """Compute the distance of predictions from the optimum at each position.
 
-        The distance is the total variation for probabilities and the Euclidean distance for vectors. For processes
-        that emit vectors, it is divided by max(1, norm of the optimum).
+        The distance is the total variation for probabilities and the Euclidean distance for vectors. The Euclidean
+        distance is divided by max(1, norm of the optimum) for processes that emit vectors.
 
         Source: [Limits] App. C.1.
         """

@@ -29,7 +29,7 @@ TARGETS = ("observation", "belief", "density")
 
 
 class NextObservation(BeforeEachObservation):
-    """The next observation; the optimum is its distribution under the process, or under `process.prior` if set."""
+    """The next observation; the optimum is its distribution under the process, or the process assumed as prior."""
 
     kind = "law"
 
@@ -72,7 +72,7 @@ class UnknownNextObservation(NextObservation):
 
 
 class RecordedNextObservation(BeforeEachObservation):
-    """The next symbol of recorded sequences; the Bayes optimum is known only for an assumed process."""
+    """The next symbol of recorded sequences; the Bayes optimum is unknown unless a process is assumed."""
 
     kind = "law"
     ragged = True

@@ -128,7 +128,7 @@ class VectorBelief(AfterEachObservation):
 
 
 class ProductVector(AfterEachObservation):
-    """The process's initial vector, multiplied by the matrices of the symbols so far."""
+    """The initial vector of a matrix-product process, multiplied by the matrices of the symbols so far."""
 
     kind = "vector"
 

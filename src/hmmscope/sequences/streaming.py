@@ -47,8 +47,8 @@ class SequenceStream:
         position: number of bytes that the last iteration has read.
 
     Raises:
-        InputError: the file has another type, no sequence or a line above 64 MiB; `unit` is missing; or, during iteration,
-            a symbol is unknown.
+        InputError: the file has another type, no sequence or a line above 64 MiB; `unit` is missing; or, during
+            iteration, a symbol is unknown.
     """
 
     def __init__(

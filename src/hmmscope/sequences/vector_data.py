@@ -112,8 +112,8 @@ def read_vectors(
     observation).
 
     Args:
-        source: array, tensor, list, frame, mapping of columns, `VectorData`, or a file (.csv, .tsv, .parquet, .jsonl, .json,
-            .npy, .npz, .safetensors; text may be compressed).
+        source: array, tensor, list, frame, mapping of columns, `VectorData`, or a file (.csv, .tsv, .parquet, .jsonl,
+            .json, .npy, .npz, .safetensors; text may be compressed).
         column: names of columns, as a list or separated by commas (default: all but `group` and `time`); for files of
             arrays, the name of the array.
         group, axis, lengths: see `hmmscope.SequenceData`.

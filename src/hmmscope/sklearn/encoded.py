@@ -49,7 +49,7 @@ class UnroundedHMM(Process):
 
     @functools.cached_property
     def logarithms(self) -> Tables:
-        """Log probabilities as in hmmlearn, bit by bit, with states reversed so that ties go to the last state."""
+        """Log probabilities, bit by bit as in hmmlearn; reversed states let Viterbi prefer the last of tied states."""
         initial, transition = (libm_log(part[0].numpy()) for part in self.params.rows()[:2])
         with np.errstate(divide="ignore"):
             emission_VS = np.log(np.ascontiguousarray(self.params.rows()[2][0].numpy().T))
@@ -78,7 +78,7 @@ class EncodedObservations(NamedTuple):
         process: Process of the symbols.
         symbols: Symbols of all sequences, one after the other (N,).
         lengths: Lengths of the sequences (sequence,).
-        sets: If some states are known, the pairs (symbol, allowed states) to which `symbols` refers; else None.
+        sets: If some states are known, pairs (symbol, allowed states), of which `symbols` has the indices; else None.
     """
 
     process: UnroundedHMM
@@ -147,10 +147,9 @@ class _TypeOfEntryError(InputError, TypeError):
 
 
 def as_rows(X: Any) -> Any:
-    """Convert sources of `hmmscope.SequenceData` and `read_vectors` to rows for scikit-learn; frames keep column names.
+    """Convert arrays, lists and tables to rows for scikit-learn; frames keep column names.
 
-    A 1-d array becomes a column, and None and masked entries become NaN. Files, `SequenceData` and `VectorData`
-    need `with_lengths`.
+    A 1-d array becomes a column, and None and masked entries become NaN.
     """
     if isinstance(X, np.ndarray) and X.dtype.names is not None:
         X = {name: X[name] for name in X.dtype.names}

@@ -414,7 +414,7 @@ class HiddenMarkovModel(BaseEstimator):
 
 
 def most_probable(prior: Any, counts: Array, before: Array) -> Array:
-    """Return the most probable rows under Dirichlet priors; zeros, and rows with no prior - 1 + count > 0, are kept."""
+    """Return rows ∝ max(0, prior - 1 + count); zeros in `before` stay zero, and rows without a positive entry stay."""
     weight = np.where(before == 0, 0.0, np.maximum(prior - 1 + counts, 0))
     total = weight.sum(-1, keepdims=True)
     return np.divide(weight, total, where=total > 0, out=np.array(before, np.float64))

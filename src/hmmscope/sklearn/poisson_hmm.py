@@ -17,8 +17,8 @@ from hmmscope.sklearn.vector_estimator import RealValuedHMM
 class PoissonHMM(RealValuedHMM):
     """HMM with Poisson emissions, a replacement for `hmmlearn.hmm.PoissonHMM`.
 
-    lambda_i = (lambdas_prior + n mean_i) / (lambdas_weight + n),   mean_i = sum_t w_ti x_t / sum_t w_ti,   n = number
-    of rows of X
+    lambda_i = (lambdas_prior + n mean_i) / (lambdas_weight + n),   mean_i = sum_t w_ti x_t / sum_t w_ti,
+    w_ti = P(state t = i | X),   n = number of rows of X
 
     Source: Zucchini, MacDonald and Langrock (2016); interface and prior of hmmlearn 0.3.
 

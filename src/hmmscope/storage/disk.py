@@ -267,7 +267,7 @@ def one_at_a_time(path: Path) -> Iterator[None]:
 
 @contextmanager
 def staying(folder: Path, name: str) -> Iterator[None]:
-    """Raise ResourceError for a moved folder if the block fails because `name` in `folder` disappeared."""
+    """Raise ResourceError if the block fails and file `name` is gone, because the folder was moved or removed."""
     try:
         yield
     except (HmmscopeError, OSError) as error:

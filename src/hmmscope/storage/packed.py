@@ -1,8 +1,8 @@
 """The tables of an experiment: plain files while the experiment runs, and compressed files in an archive.
 
 OUT/tables/<name>.jsonl                 plain: the rows of a table as JSON lines
-OUT/tables/<name>.jsonl.xz              archive of an experiment without seeds: the same bytes, compressed
-OUT/packed/seed-<n>.json.xz             archive of an experiment with seeds: a line for each part of the seed
+OUT/tables/<name>.jsonl.xz              archive without seeds: the same bytes, compressed
+OUT/packed/seed-<n>.json.xz             archive with seeds: a line for each part (models measured together) of seed n
 OUT/parts.jsonl                         number of rows of each part in each table, in order
 """
 
@@ -105,7 +105,7 @@ def _other(folder: Path, seed: int) -> DamagedError:
 
 
 def seed_parts(path: Path) -> Iterator[Any]:
-    """Yield, for each part in the archive of a seed, its rows by table name."""
+    """Yield, for each part in the archive of a seed, the part's rows by table name."""
     return (store.parse(line, str(path)) for line in _unpacked(path).splitlines())
 
 

@@ -63,9 +63,9 @@ def write_seal(
     leave: Collection[str] = (),
     whole: Collection[str] = (),
 ) -> None:
-    """Write the seal of a folder: checksums of its files, except those in `leave`, and of files in `coming`.
+    """Write the seal of a folder: checksums of its files, except those in `leave`.
 
-    `coming` holds the bytes of files that are written later. All files of the folders in `whole` are covered.
+    `coming` maps names of files that are written later to their bytes. The seal covers all files of folders in `whole`.
     """
     assert kind in KINDS, kind
     coming = coming or {}
@@ -233,8 +233,7 @@ def seal_report(folder: Path) -> SealReport:
     """Compare all files below a folder with the checksums in its seals.
 
     Raises:
-        DamagedError: A file differs from its checksum; the message names the first one. A folder from which
-            all runs were removed is accepted.
+        DamagedError: A file differs from its checksum; the message names the first one.
     """
     seal = open_sealed(folder)
     covered, runs = set() if seal is None else {*seal.files}, 0

@@ -56,11 +56,7 @@ class SingleProcess:
         return slice(0, num_samples(self.spec, step))
 
     def gradients(self, batch: Batch, target: Target, step: int) -> Float[Tensor, "*term"]:
-        """Compute the gradient of a step's mean loss, and return the loss.
-
-        Args:
-            batch: The samples that `rows` selects for the step.
-        """
+        """Compute the gradient of a step's mean loss, and return the loss."""
         parts = updates.parts(batch, self.part_size(batch, step))
         if len(parts) == 1:
             return self._grain(batch, target, step, 0, 1.0).to(updates.loss_dtype(self.model))
@@ -116,12 +112,11 @@ class SingleProcess:
 class BitExactParallel(SingleProcess):
     """Training in several processes, with the same bits as in one: gradients g_i of batch parts are added in order.
 
-    gradient = ((g_0 + g_1) + g_2) + ...     process r computes g_{r k} .. g_{(r + 1) k - 1}
+    gradient = ((g_0 + g_1) + g_2) + ...     process r computes and holds g_{r k} .. g_{(r + 1) k - 1},
+    k = accumulation_steps / processes, and sends k + 1 gradients per step.
 
     Raises:
         InputError: The number of processes does not divide `accumulation_steps`.
-
-    Cost: each process holds k = accumulation_steps / processes gradients and sends k + 1 gradients per step.
     """
 
     def __init__(self, model: SequenceModel, spec: TrainingSpec, world: ProcessGroup) -> None:

@@ -33,18 +33,18 @@ class TrainingSpec:
         warmup_from: Learning rate at the first step of "halving".
         halve_every: Number of epochs between halvings of the learning rate.
         final_fraction: Learning rate at the last step of "cosine", as a fraction of the peak.
-        optimizer: Name in torch.optim, such as "sgd", or the full name of the optimizer factory in `TrainOptions`.
+        optimizer: Name in torch.optim, such as "sgd"; set to the function's full name by `TrainOptions.optimizer`.
         optimizer_options: Further options of the optimizer, such as "momentum=0.9".
         betas, epsilon: Parameters of optimizers of the Adam family.
         weight_decay: Weight decay, as the optimizer defines it.
         weight_decay_on: Parameters with weight decay: "all", or "matrices" (all but norms and biases).
         auxiliary_losses: Names of the auxiliary losses in `TrainOptions`.
         gradient_clip: Largest global gradient norm; 0 for no limit.
-        curriculum: Length of the samples in each stage; all stages have the same number of epochs.
-        block_length: Number of positions per block of block chain-of-thought (the model reads its answer for the
-            previous block); 0 for none.
-        block_algorithm: Algorithm of block chain-of-thought: "two-phase" (answers first, then one ordinary pass) or
-            "naive" (one pass per block).
+        curriculum: Length of the samples in each stage; the stages divide the training equally.
+        block_length: Number of positions after which the model reads its own prediction (block chain-of-thought); 0
+            for never.
+        block_algorithm: Algorithm of block chain-of-thought, "two-phase" or "naive"; see
+            `hmmscope.models.block_cot.block_outputs`.
         accumulation_steps: Number of parts of a batch, with gradients added in order; the number changes the rounding.
         parallel: Method for several processes: "exact" (bit-identical to one process), "ddp" or "fsdp".
         precision: "float32", "tf32" (on a GPU) or "bfloat16" (torch autocast; in the compiled engine, linear maps of

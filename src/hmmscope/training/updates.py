@@ -119,8 +119,6 @@ def update(
 ) -> tuple[float, ...]:
     """Take a step if loss and gradient are finite in all processes; return loss, gradient norm and auxiliary losses.
 
-    With AdamW and unsharded weights on a GPU, the CPU reads the loss after the step, else before it.
-
     Args:
         meanwhile: Function without arguments, called after the step (on a GPU, after queueing it).
 
