@@ -1,4 +1,4 @@
-"""Answers for readers: supported, contradicted or undecided, with the scope of a verdict."""
+"""Answers that readers see, such as supported or contradicted, and the conditions under which they hold."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -29,11 +29,11 @@ def effect_sentence(shown: str, unit: str, count: int | None, case: str = "", *,
     """Return the sentence about an effect, such as ``The measured effect is 0.5 [0.4, 0.6] layers (5 seeds).``
 
     Args:
-        shown: the effect with its interval.
-        unit: unit of the effect, then a comma and the name of the deciding effect if the claim has several.
-        count: number of averaged values, or of cases if the unit is a fraction of cases.
-        case: name of the effect that decides.
-        seeds: number of seeds of the experiment; a `count` above this counts no seeds.
+        shown: the effect with its interval, as text.
+        unit: unit of the effect; if the claim has several effects, also a comma and the name of this effect.
+        count: number of values behind the effect, such as seeds or cases.
+        case: name to print for this effect (default: the name in `unit`).
+        seeds: number of seeds of the experiment; a larger `count` is not printed as a number of seeds.
     """
     unit, _, own = ("in accuracy" if unit == "accuracy" else unit).partition(", ")
     over = f" ({count} seeds)" if 1 < (count or 0) <= (seeds or 0) else ""
@@ -47,7 +47,7 @@ def effect_sentence(shown: str, unit: str, count: int | None, case: str = "", *,
 
 
 def scope_of(row: Mapping[str, Any]) -> str:
-    """Return words for where the verdict of a ledger row holds, such as ``at T = 32 and width 64``."""
+    """Return the conditions under which the verdict of a ledger row holds, such as ``at T = 32 and width 64``."""
     if row.get("scope"):
         return str(row["scope"])
     claim = registry.entries("claim").get(row["claim"])

@@ -15,11 +15,11 @@ class Judged:
     """A verdict with its reasons.
 
     Attributes:
-        decides: name of the effect that decides.
+        decides: name of the effect that decides the verdict.
         gates: the preconditions that were checked.
-        why: why the verdict is "not tested", or what limits another verdict; "" if nothing does.
-        budget: the training budget in words; "" if it reaches the paper's.
-        power: power of the rule; None if it was not computed.
+        why: reason of the verdict "not tested", or a caveat on another verdict; "" if there is none.
+        budget: the training budget in words; "" if it is at least the paper's budget.
+        power: statistical power of the rule; None if not computed.
     """
 
     verdict: Verdict
@@ -37,15 +37,15 @@ class Judged:
 
 @dataclass(frozen=True)
 class Case:
-    """The measured effects of a claim, with all that its verdicts depend on.
+    """The inputs of the verdicts on a claim.
 
     Attributes:
         claim: record of the claim, with its decision rule.
-        effects, gates: measured effects by name, and preconditions of a verdict.
+        effects, gates: measured effects by name; preconditions of a verdict.
         spent: training budget by unit, such as tokens.
         drifts: change of each effect over the last doubling of training; None if not recorded.
-        redrawn: function that simulates an effect, see `power.Redrawn`; None for the default simulation.
-        power: whether decided verdicts need enough power of the rule.
+        redrawn: function that simulates an effect, see `power.Redrawn`; None if effects are means over seeds.
+        power: whether to check the statistical power behind a decided verdict.
     """
 
     claim: ClaimRecord
@@ -121,7 +121,7 @@ class Case:
 
 
 def parts_of(judged: Mapping[str, Judged], effects: Mapping[str, Effect]) -> list[TaskVerdict]:
-    """Return the verdict on each effect for a finding; [] if all effects fail the same precondition."""
+    """Return the verdict on each effect; [] if all effects fail the same precondition."""
     made: list[TaskVerdict] = []
     for name, one in judged.items():
         known = effects.get(name)

@@ -5,7 +5,7 @@
         effects = {task: Effect.pooled(list(...)) for task in REMEMBERING}
         return Measurement(effects, text="...", required=REMEMBERING, gates=(Gate.converged(...),))
 
-The function returns measured effects; the record of the claim has the rule, see `hmmscope.lab.evidence.records`.
+The function returns measured effects; the decision rule is in the claim's record, see `hmmscope.lab.evidence.records`.
 """
 
 import inspect
@@ -33,10 +33,10 @@ class Measurement:
         effects: one effect, or effects by name that must all confirm the claim; None if nothing was measured.
         text: sentences about the result.
         gates: preconditions of a verdict.
-        required: names of the effects that a verdict needs.
+        required: names of the effects without which the claim counts as not tested.
         last_doubling_change: change of each effect over the last doubling of training, for `Gate.converged_by_rule`.
         compute_used: training budget by unit, such as tokens (default: the largest in the table "runs").
-        resampled: function that simulates an effect, see `power.Redrawn`.
+        resampled: function that simulates an effect for the power, see `power.Redrawn`.
         parts: further effects; their verdicts are shown but do not decide the claim.
     """
 
@@ -92,8 +92,8 @@ class Claim(ClaimRecord):
 
         Args:
             tables: lists of rows by name of the table.
-            mirrored: whether to reflect the effects about the rule's bound, as tests do.
-            power: whether decided verdicts need enough power of the rule.
+            mirrored: whether to reflect each effect about the bound of the rule (for tests).
+            power: whether to check the statistical power behind a decided verdict.
         """
         return self.finding(self.measured(tables), mirrored=mirrored, power=power)
 
@@ -172,7 +172,7 @@ class Claim(ClaimRecord):
         )
 
     def power(self, seen: Measurement) -> Power | None:
-        """Return the power of the rule at the measured number of seeds and their spread; None if unknown."""
+        """Return the statistical power of the rule for the measured number of seeds and spread; None if unknown."""
         if self.rule is None:
             return None
         effects = seen.by_name()

@@ -1,4 +1,4 @@
-"""Tables in which other networks take the place of trained ones, to test claims about training.
+"""Copies of tables with other networks in place of trained networks, for tests of claims about training.
 
 The column ``network`` (or ``model``) holds "trained", "untrained", "constructed" or "trained - untrained".
 """
@@ -67,13 +67,13 @@ def _none(rows: Rows) -> Rows:
 
 
 def untrained(tables: Tables) -> Tables | None:
-    """Return the tables with the untrained network labelled as trained and no gains; None if none has both networks."""
+    """Return the tables with untrained networks labelled as trained and zero gains; None if no table has both."""
     made = in_place_of_trained(tables, "untrained")
     return None if made is None else gaining_nothing({name: rows.as_twins() for name, rows in made.items()})
 
 
 def counting(tables: Tables) -> Tables | None:
-    """Return the tables with each metric's best n-gram baseline as the trained network; None if nothing changes."""
+    """Return the tables with the best n-gram baseline labelled as trained and zero gains; None if nothing changes."""
     made: dict[str, Rows] = {}
     for name, rows in tables.items():
         counted = [one for one in rows.values("predictor") if str(one).startswith(_COUNTING)]

@@ -1,6 +1,6 @@
 """Effects: means over seeds with 95 % intervals.
 
-The interval is the widest of Student's over seeds, the normal one of sampling noise, and one of width `resolution`.
+The interval is the widest of three: Student's t over seeds, normal sampling noise, and a width of `resolution`.
 """
 
 import math
@@ -28,7 +28,7 @@ _ROUNDING = 1e-12
 
 @contextmanager
 def at_level(alpha: float) -> Iterator[None]:
-    """Set the error probability of intervals (the result of `level`) in a ``with`` block."""
+    """Set the error probability of intervals inside a ``with`` block."""
     before = _LEVEL.set(alpha)
     try:
         yield
@@ -59,11 +59,11 @@ class Effect:
         value: the mean.
         low, high: ends of the interval, or None.
         error: standard error of the mean, or None.
-        degrees: degrees of freedom of Student's distribution; 0 for the normal distribution, -1 for neither.
+        degrees: degrees of freedom of Student's t; 0 for a normal interval, -1 for one of another kind.
         num_seeds: number of values.
         num_missing: number of seeds without a value.
         unit: unit of the value.
-        others: standard errors and degrees of freedom of the narrower intervals.
+        others: standard error and degrees of freedom of each narrower candidate for the interval.
         values: value of each seed, ascending; empty if unknown.
     """
 
@@ -178,7 +178,7 @@ class Effect:
         return max(two_sided(abs(self.value - bound) / error, degrees) for error, degrees in laws)
 
     def with_seeds(self, count: int) -> "Effect":
-        """Return the effect for `count` seeds with the same mean and spread over seeds."""
+        """Return the effect that `count` seeds with the same mean and spread would give."""
         if self.error is None or self.degrees < 0:
             return self
         error = self.error * math.sqrt(self.num_seeds / count)

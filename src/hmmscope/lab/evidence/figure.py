@@ -62,7 +62,7 @@ class Series:
         return cls(name=name, role=role, x=tuple(x), y=tuple(one.value for one in effects), low=low, high=high)
 
     def choice(self, *values: str, name: str = "") -> "ExplorerCurve":
-        """Return the series as a curve of an `Explorer`."""
+        """Return the series as a curve of an `Explorer`, with `values` of its settings."""
         return ExplorerCurve(values=values, x=self.x, y=self.y, low=self.low, high=self.high, role=self.role, name=name)
 
 
@@ -178,10 +178,10 @@ class DenseScatter(Panel):
         title: see `Lines`.
         slider: label of the slider, such as "step".
         frames: names of the frames; the last frame is shown at first.
-        places: packed points of each frame, see `scatter_data`.
-        colours: colours of the points, packed.
-        corners: names of three states at the corners of a triangle; empty without triangle.
-        outline: corners of the triangle, packed.
+        places: positions of the points in each frame, from `scatter_data.pack_places`.
+        colours: colours of the points, from `pack_colours`.
+        corners: names at the corners of the triangle; empty without triangle.
+        outline: positions of the corners, packed like `places`.
     """
 
     slider: str
@@ -210,12 +210,12 @@ class ExplorerCurve:
     """A curve of an `Explorer`.
 
     Args:
-        values: value of each choice (setting) of the panel for this curve; "" stands for all values.
+        values: value of this curve for each setting in `Explorer.choices`; "" means every value.
         x: positions on the x axis.
         y: values.
         low, high: ends of the intervals, or None.
         role: role of the curve, see `Series`.
-        name: name in the legend (default: the value of the choice `Explorer.overlay`, or the role).
+        name: name in the legend (default: the value for the setting `Explorer.overlay`, or the role).
     """
 
     values: tuple[str, ...]
@@ -234,13 +234,13 @@ class ExplorerCurve:
 
 @dataclass(frozen=True, kw_only=True)
 class Explorer(Panel):
-    """A panel with curves, which the reader of a page selects with a list for each setting (choice).
+    """A panel with curves, which the reader of a page selects by a value for each setting.
 
     Args:
         choices: names of one to five settings, such as ("task", "model").
         curves: at least one curve; no two with equal values, name and role.
         title, x_label, y_label, y_min, y_max, log_x, log_y: see `Lines`.
-        overlay: the choice for which curves of all values are shown together (default: "model", else the last).
+        overlay: the setting whose values are all shown at first (default: "model", else the last).
     """
 
     x_label: str
@@ -286,11 +286,11 @@ class Explorer(Panel):
 
     @property
     def num_cut(self) -> int:
-        """Number of intervals that a logarithmic axis cuts."""
+        """Number of intervals that reach below a logarithmic y axis."""
         return _num_cut(self, self.curves)
 
     def options(self, choice: str) -> tuple[str, ...]:
-        """Return the values of a choice in the curves, ascending if all are numbers."""
+        """Return the values of a setting in the curves, ascending if all are numbers."""
         index = self.choices.index(choice)
         found = tuple(dict.fromkeys(curve.values[index] for curve in self.curves if curve.values[index]))
         return tuple(sorted(found, key=float)) if all(map(_NUMBER.fullmatch, found)) else found

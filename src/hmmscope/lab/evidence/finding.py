@@ -64,18 +64,18 @@ class Finding:
         claim: name of the claim.
         source: paper and place in it, or "ours".
         operationalization: how the claim was measured, and when it holds.
-        value, low, high: the deciding effect with its 95 % interval.
+        value, low, high: the deciding effect with its interval.
         unit: unit of the effect.
         p: p-value of the hypothesis that the effect equals the rule's bound (`Within`: lies outside the margin).
-        q: false discovery rate of `p` over a ledger (Benjamini and Hochberg), or None.
+        q: false discovery rate of `p` among the rows of a ledger (Benjamini and Hochberg), or None.
         num_seeds: number of seeds, or of instances.
         seeds_needed: number of seeds that would decide an inconclusive claim, or None.
         gates: preconditions that were checked.
         parts: verdict on each effect, if there are several.
-        sign_low, sign_high: bounds of the median from the sign test; None if the rule needs only the other.
+        sign_low, sign_high: lower and upper bound of the median from the sign test, or None.
         bimodal: whether the values of the seeds fall into two groups.
-        budget: training budget in words; "" if it reaches the paper's.
-        rule_version: version of the decision rule, or its digest in older files.
+        budget: training budget in words; "" if it is at least the paper's budget.
+        rule_version: version of the decision rule; a digest of the rule in older files.
     """
 
     title: str
@@ -113,7 +113,7 @@ class Finding:
         )
 
     def at(self, scale: str) -> "Finding":
-        """Return the finding at a scale; for the scale "smoke" it is "not tested" and has no number."""
+        """Return this finding or, for the scale "smoke", a finding "not tested" without numbers."""
         if scale != UNJUDGED:
             return self
         kept = {

@@ -68,9 +68,9 @@ class LedgerRow:
         invalid: reason why the numbers cannot be right, or None.
         sealed: whether the folder has checksums (a seal).
         differs: deviations of the experiment from the paper.
-        scope: where the verdict holds, in words.
+        scope: conditions under which the verdict holds, in words.
         sensitivity: choices that would change the verdict; None if not computed.
-        power: power of the rule; None if not computed or unknown.
+        power: statistical power of the rule; None if not computed or unknown.
         one_of_several: whether the ledger has several rows of this claim.
     """
 
@@ -122,15 +122,15 @@ class LedgerRow:
 def ledger(
     folders: Sequence[Path], known: Sequence[RecordedClaim] = (), source: str = "", *, examined: bool = False
 ) -> list[LedgerRow]:
-    """Return a row for each claim that the experiments in `folders` measure, with q-values over all rows.
+    """Return rows for the claims that the experiments in `folders` measure, with q-values over all rows.
 
-    Rows of one claim are ranked: finished experiments first, then several seeds, then scale; the highest rank stays.
+    If folders share a claim, the best rank stays: finished experiments first, then several seeds, then scale.
 
     Args:
         folders: folders of experiments.
-        known: stored claims; their findings are not computed again if code with digest `source` stored them.
-        source: digest of the present code.
-        examined: True also computes the sensitivity and power of each finding.
+        known: claims whose stored findings are read, not computed, if the present code computed them.
+        source: SHA-256 of the present code.
+        examined: whether to also compute the sensitivity and power of each finding.
 
     Raises:
         InputError: a folder is not a finished experiment, or the experiment has no claims.

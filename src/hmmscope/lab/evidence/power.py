@@ -1,12 +1,12 @@
 """Power of decision rules by simulation.
 
-Simulated experiments have the real number of seeds; their spread over seeds is drawn from its posterior (scaled
-inverse chi-squared). Each verdict has a requirement:
+A simulated experiment has as many seeds as the real one; its spread over seeds is drawn from the posterior (scaled
+inverse chi-squared). A verdict is accepted if its error rate is small:
 
-    denied      if the paper's effect is true, the rule denies it in at most 5 % of simulations
-    confirmed   if there is no effect, the rule confirms one in at most 5 % of simulations
+    denied      at most 5 % of simulations with the paper's effect deny it
+    confirmed   at most 5 % of simulations without an effect confirm one
 
-If the paper prints no effect, twice the smallest effect that matters is simulated. An effect confirmed at power below
+The function `targets` chooses the simulated effects. An effect confirmed at power below
 one half is likely overstated (Gelman and Carlin 2014) and counts as reproduced in sign only.
 """
 
@@ -71,7 +71,7 @@ def power_of(
     effect_if_false: float | None = None,
     redrawn: Redrawn | None = None,
 ) -> Power | None:
-    """Simulate the power of a rule; return None if that is impossible."""
+    """Return the simulated power of a rule; None if the spread over seeds or the effect to simulate is unknown."""
     if isinstance(rule, Always) and effects:
         count = min(effect.num_seeds for effect in effects.values())
         return Power(float(rule.least**count <= level() / 2), 0.0, rule.least**count)
@@ -93,7 +93,7 @@ def power_of(
 def chances(
     rule: Rule, effects: Mapping[str, Effect], effect_if_true: float | None = None, effect_if_false: float | None = None
 ) -> tuple[float, float] | None:
-    """Return the rates of confirmations at the paper's effect, and of denials at no effect; None if unknown."""
+    """Return the rate of confirmations if the paper's effect is true, and of denials if there is none; else None."""
     aims = targets(rule, effect_if_true, effect_if_false)
     if aims is None or not effects or any(one.num_seeds < 2 or _error(one) is None for one in effects.values()):
         return None
@@ -104,7 +104,7 @@ def chances(
 def targets(
     rule: Rule, effect_if_true: float | None = None, effect_if_false: float | None = None
 ) -> tuple[float, float] | None:
-    """Return the values to simulate for the paper's effect and for no effect; None if unknown."""
+    """Return the effects to simulate if the claim is true and if it is false; None if unknown."""
     match rule:
         case Within():
             found: tuple[float | None, float | None] = (rule.bound, rule.bound + 2 * rule.margin)
@@ -168,7 +168,7 @@ def seeds_enough(
     effect_if_false: float | None,
     wanted: float = PLANNED,
 ) -> int | None:
-    """Return the least number of seeds (at most 100) with the power `wanted`, or None."""
+    """Return the least number of seeds in `SEEDS` with the power `wanted`, or None."""
     aims = targets(rule, effect_if_true, effect_if_false)
     if aims is None or any(effect.error is None or not effect.degrees for effect in effects.values()):
         return None

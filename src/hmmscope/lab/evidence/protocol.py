@@ -1,6 +1,6 @@
 """Protocols: files that fix decision rules and their numbers before the data are collected.
 
-A person commits the protocol to git before the first run, which copies it into the experiment's folder.
+The user commits the protocol to git before the first run; the run copies the protocol into its folder.
 """
 
 import hashlib
@@ -32,7 +32,7 @@ class Protocol:
         experiment, scale: name and scale of the experiment.
         plan: the plan, see `ExperimentPlan.to_data`.
         measurement: version of the measuring code.
-        rules: rule of each claim by name, see `entry_of`.
+        rules: decision rule of each claim, by name of the claim.
         data: bytes of the file.
     """
 
@@ -96,7 +96,7 @@ def committed(protocol: Protocol, where: Path) -> datetime | None:
     """Return when the protocol was first committed to git; None if it is in no commit.
 
     Args:
-        protocol: the protocol; commits must contain exactly its bytes.
+        protocol: the protocol; a commit counts if it contains exactly the same bytes.
         where: any folder in the repository.
 
     Raises:

@@ -9,7 +9,7 @@ The folder "claims" next to the modules that measure claims has one file for eac
 
     [measurement]
     version = 2                                    # raised if measured rows change
-    once = { "65f11fa56661" = 2 }                  # version that a digest in older files means
+    once = { "65f11fa56661" = 2 }                  # version behind a digest in older files
 
     [limits-fit-length-grows]
     version = 1                                    # raised if and only if the rule's behaviour changes
@@ -65,7 +65,7 @@ def parameter(numbers: Numbers, name: str, outside: Any = None) -> Any:
     """Return a number from the record of a claim.
 
     Args:
-        numbers: numbers of the record; None if no claim is evaluated, as in a figure.
+        numbers: numbers of the record; None outside the evaluation of a claim.
         name: name of the number.
         outside: value to return if `numbers` is None.
 
@@ -88,14 +88,14 @@ class ClaimRecord:
         level: error probability of intervals.
         printed: the effect that the paper prints, or None.
         printed_in: place in the paper of the printed effect.
-        effect_if_true, effect_if_false: effects to simulate, instead of the defaults of `power.targets`.
+        effect_if_true, effect_if_false: effects to simulate for the power (default: see `power.targets`).
         least_power: power below which "reproduced" becomes "reproduced in sign".
-        scope: words for where the verdict holds, by scale; "any" stands for other scales.
+        scope: conditions under which the verdict holds, by scale; "any" stands for other scales.
         more_budget_could_help: whether more training could confirm a denied claim; None if training plays no role.
         budget: training budget of the paper's models, by column of the table "runs".
         parameters: numbers that the function of the claim reads with `parameter`.
-        once: rule version that each digest in older files stands for.
-        stands: alterations of tables by tests after which the claim may stay decided, with reasons.
+        once: version of the rule behind each digest in older files.
+        stands: alterations of tables (made by tests) that may leave the verdict unchanged, with reasons.
     """
 
     name: str
@@ -126,12 +126,12 @@ class ClaimRecord:
         return self.rule is not None and not isinstance(self.rule, Always)
 
     def scope_at(self, scale: str) -> str:
-        """Return words for where the verdict holds at a scale."""
+        """Return the conditions under which the verdict holds at a scale."""
         return self.scope.get(scale, self.scope.get("any", ""))
 
     @property
     def aim(self) -> float | None:
-        """The effect at which the power is computed; None means twice the smallest effect that matters."""
+        """The effect to simulate if the claim is true; None means the default of `power.targets`."""
         return self.effect_if_true if self.printed is None else self.printed
 
     def __post_init__(self) -> None:
@@ -149,7 +149,7 @@ class ClaimRecord:
 
 @dataclass(frozen=True, kw_only=True)
 class MeasurementVersion:
-    """The version of the measuring code, and the versions that digests in older files stand for."""
+    """The version of the measuring code, and the version behind each digest in older files."""
 
     version: int = 1
     once: Mapping[str, int] = field(default_factory=dict)

@@ -126,7 +126,7 @@ class Rows(list[dict[str, Any]]):
         return found
 
     def beyond_twins(self, read: str) -> str:
-        """Format `share` of the best layer: the fraction explained of what untrained controls leave, or "".
+        """Format the fraction that the best layer explains of what untrained controls leave unexplained, or "".
 
         Args:
             read: column that selects the best layer, "accuracy" or "r2".
@@ -169,7 +169,7 @@ def as_tables(tables: Mapping[str, Iterable[dict[str, Any]]]) -> dict[str, Rows]
 
 
 def identical_seeds(tables: Mapping[str, Iterable[Mapping[str, Any]]]) -> tuple[Any, Any] | None:
-    """Return two seeds with identical rows in every table; None if there are none, or if all numbers are whole."""
+    """Return two seeds with identical rows in every table; None if there are none, or if all numbers are integers."""
     by_seed: dict[Any, list[Any]] = {}
     measured = False
     for name, rows in tables.items():

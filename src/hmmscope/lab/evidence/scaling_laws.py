@@ -1,13 +1,13 @@
 """Scaling laws: an outcome as a function of the training budget, fitted in two forms and extrapolated with intervals.
 
-With x = log2 of the budget and an offset u_i of instance i:
+With x = log2(budget), an offset u_i of instance i, and coefficients a, b, A, k:
 
     straight     y = a + u_i + b x + noise
     saturating   y = a + u_i - A 2^(-k x) + noise,  k > 0
 
-A form (and a rate k) is kept if an F test does not reject it against the fit with the smallest sum of squares (Bates and
-Watts 1988). Outcomes known only to reach an upper limit are imputed (Schmee and Hahn 1979). A prediction interval is the
-union of the intervals of the kept fits; it is tested on the largest budget, which is held out.
+Fits of both forms, for many rates k, are kept unless an F test against the best fit rejects them (Bates and Watts
+1988). Outcomes censored at an upper limit are imputed (Schmee and Hahn 1979). A prediction interval is the union of
+the intervals of the kept fits; `held_out` tests it on the largest budget.
 """
 
 import math
@@ -40,8 +40,8 @@ class Held(NamedTuple):
     """Result of testing a scaling law on the largest budget, held out from the fit.
 
     Attributes:
-        covered: number of instances with the outcome in the prediction interval.
-        instances: number of all instances.
+        covered: number of outcomes in the prediction interval.
+        instances: number of outcomes at the largest budget.
     """
 
     covered: int
@@ -64,7 +64,7 @@ class ScalingLaw:
             x: log2 of the budget.
             instance: number of the instance.
             y: the outcome, or the upper limit that it reached.
-            hidden: whether the outcome is only known to be at least `y`.
+            hidden: whether the outcome is censored (known to be at least `y`).
         """
 
         x: float
@@ -100,7 +100,7 @@ class ScalingLaw:
         return {name: _union([fit.predict(x, instance) for fit in fits]) for name, fits in self.forms.items()}
 
     def effect(self, x: float, unit: str) -> Effect:
-        """Return the predicted mean over instances at budget 2^x, with the union of all kept fits' intervals."""
+        """Return the predicted mean over instances at budget 2^x, with its interval over all kept fits."""
         found = self.mean_at(x)
         best = min(self.forms, key=lambda name: self.forms[name][0].squares)
         ends = found.values()
@@ -109,7 +109,7 @@ class ScalingLaw:
         return Effect(value=found[best].value, low=low, high=high, num_seeds=count, degrees=-1, unit=unit)
 
     def resampled(self, x: float, aim: float, draw: random.Random, unit: str) -> Effect | None:
-        """Return the effect fitted to simulated points if the true mean at `x` is `aim`; see `power.Redrawn`."""
+        """Return the effect of a law fitted to simulated points with mean `aim` at budget 2^x; see `power.Redrawn`."""
         fit = min((fits[0] for fits in self.forms.values()), key=lambda one: one.squares)
         noise, moved = math.sqrt(fit.squares / fit.degrees), aim - fit.predict(x, None).value
         ceiling = min((point.y for point in self.points if point.hidden), default=math.inf)

@@ -34,7 +34,7 @@ class BeliefPlane:
     """Projection of beliefs to the unit square: a triangle for three states, else two principal directions.
 
     Args:
-        beliefs: Beliefs (point, state) that set the scale of the projection.
+        beliefs: Beliefs (point, state) that determine the directions and the scale.
     """
 
     def __init__(self, beliefs: ArrayLike) -> None:
@@ -55,7 +55,7 @@ class BeliefPlane:
         return self.places(np.eye(3)) if over_three_states(self.beliefs) else ""
 
     def colours(self, most: int | None = None) -> str:
-        """Return packed colours: from the three probabilities, or from ranks of the first three coordinates."""
+        """Return packed colours from three state probabilities, else from ranks of the first three coordinates."""
         if over_three_states(self.beliefs):
             return pack_colours(belief_colours(self.beliefs)[:most])
         ranks = self.beliefs[:, :3].argsort(0, kind="stable").argsort(0) / max(1, len(self.beliefs) - 1)
@@ -63,11 +63,11 @@ class BeliefPlane:
 
     @staticmethod
     def panel(rows: Rows, side: str, title: str, slider: str = "") -> DenseScatter:
-        """Return a panel made from packed points, with a slider.
+        """Return a panel with a slider, made from a table of packed points.
 
         Args:
-            rows: rows with `side` (name of a set of points), `at` (position of the slider) and `points`. Rows
-                with the sides "colours" and "corners" hold the packed colours and triangle.
+            rows: rows with the columns `side` (name of a set of points), `at` (position of the slider) and
+                `points`; the sides "colours" and "corners" hold the colours and the triangle.
             side: name of the set of points.
             title: title of the panel.
             slider: label of the slider.

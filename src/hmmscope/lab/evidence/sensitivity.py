@@ -1,4 +1,4 @@
-"""Sensitivity of verdicts to choices: the rule's margin or smallest effect, parameters of the claim, omitted seeds."""
+"""Sensitivity of verdicts to the margin of the rule, to parameters of the claim, and to single seeds."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace

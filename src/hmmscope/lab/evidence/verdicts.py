@@ -92,7 +92,7 @@ class Rule(ABC):
         return False
 
     def seeds_needed(self, effect: Effect) -> int | None:
-        """Return the least number of seeds that decides a claim with this effect's mean and spread; None above 200."""
+        """Return the least number of seeds (up to 200) that decides a claim at this mean and spread, or None."""
         counts = range(2, MOST_SEEDS + 1)
         return next((n for n in counts if self.verdict(effect.with_seeds(n)) != "inconclusive"), None)
 
@@ -182,7 +182,7 @@ class Printed(Rule):
 
     Args:
         bound: the printed number.
-        margin: largest half-width of the interval at which a claim is reproduced.
+        margin: largest half-width of an interval that confirms the claim.
     """
 
     name: ClassVar[str] = "printed"
@@ -207,7 +207,7 @@ class Always(Rule):
     """A property holds in every instance (`Effect.share`).
 
     Args:
-        least: the interval must lie above this fraction; 0.9 needs at least 36 instances.
+        least: fraction that the interval must exceed; 0.9 needs at least 36 instances.
     """
 
     name: ClassVar[str] = "always"
@@ -239,7 +239,7 @@ class Gate:
     """A precondition of a verdict.
 
     Attributes:
-        name: one of converged, learned, matched, regime, room, seeds, power, measured.
+        name: kind of precondition, such as "converged" or "learned".
         is_open: whether the precondition holds.
         text: a clause that follows "Undecided: ".
         seen: the measured numbers, then their thresholds.
@@ -260,7 +260,7 @@ class Gate:
         return replace(self, of=names)
 
     def concerns(self, names: Iterable[str]) -> bool:
-        """Return whether the gate applies to any of the named effects; the name "" means all."""
+        """Return whether the gate applies to any of the named effects; the name "" matches every gate."""
         return not self.of or any(name in self.of or not name for name in names)
 
     @staticmethod
@@ -369,7 +369,7 @@ class Gate:
 
     @staticmethod
     def headroom(available: float, needed: float, what: str) -> "Gate":
-        """Require that the possible range of outcomes is large enough for the effect."""
+        """Require that the largest possible effect, `available`, is at least `needed`."""
         is_open = available >= needed
         text = f"{what} allows an effect of at most {available:.3g} (required: {needed:.3g})"
         return Gate("room", is_open, text, (available, needed))

@@ -1,6 +1,6 @@
-"""Initial selection and views of an `Explorer` (a panel with settings to choose), for Matplotlib and browsers.
+"""Initial selection and views of an `Explorer` panel, for Matplotlib and browsers.
 
-A choice is a setting, such as the number of layers. A view shows all values of some choices at once.
+A choice is a setting, such as the number of layers. A view shows all values of some settings at once.
 """
 
 from collections import Counter
@@ -20,9 +20,9 @@ class View:
     """Names and styles of the curves in a view.
 
     Attributes:
-        open: Indices of the choices of which all values are shown, ascending.
-        keys: Role and name of each curve.
-        styles: Style for each of the keys.
+        open: Ascending indices of the settings whose values are all shown.
+        keys: Role and name of each curve of the panel.
+        styles: Style of each role and name.
     """
 
     open: tuple[int, ...]
@@ -41,7 +41,7 @@ def views(panel: Explorer) -> list[View]:
 
 
 def selected(panel: Explorer, chosen: tuple[str | None, ...]) -> list[int]:
-    """Return the indices of the curves with the chosen values (None: all values), at most as many as a panel shows."""
+    """Return the indices of curves with the chosen values (None: any value), as many as a panel can show."""
     fits = [
         i
         for i, curve in enumerate(panel.curves)
@@ -72,7 +72,7 @@ def _turns(panel: Explorer, indices: list[int], open_choices: tuple[int, ...]) -
 
 
 def first_chosen(panel: Explorer) -> tuple[str | None, ...]:
-    """Return the initial selection: the values of the first curve, but None (all values) for `panel.overlay`."""
+    """Return the initial value of each setting: its first value, but None (all values) for `panel.overlay`."""
     return tuple(None if choice == panel.overlay else panel.first(choice) for choice in panel.choices)
 
 
