@@ -82,7 +82,7 @@ class Size:
 
 
 class Entries(dict[str, Any]):
-    """Registered objects of one kind, found by name or by stored name."""
+    """Registered objects of one kind, found by name or by the name in files."""
 
     def __init__(self, found: dict[str, Any], stored: dict[str, str]) -> None:
         super().__init__(sorted(found.items()))
@@ -203,7 +203,7 @@ def sizes() -> dict[str, Size]:
 def instrument(
     name: str, *, x: str = "layer", y: str = "value", by: tuple[str, ...] = (), only: tuple[str, ...] = ()
 ) -> Callable[[T], T]:
-    """Register a function (model, dataset, ...) -> rows, so that it also takes `device` and returns a `ResultTable`."""
+    """Register a function (model, dataset, ...) -> rows; it then takes `device` and returns a `ResultTable`."""
 
     def decorate(function: T) -> T:
         signature = inspect.signature(cast("Callable[..., Any]", function))
@@ -258,7 +258,7 @@ def experiment(name: str) -> Callable[[T], T]:
 
 
 def page(name: str) -> Callable[[T], T]:
-    """Register a function (folder or run, path of the page or None) that makes the page of a type of folder."""
+    """Register a function (folder or run, path of the page or None) that makes the page for a type of folder."""
     return _register("page", name)
 
 

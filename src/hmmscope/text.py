@@ -44,11 +44,11 @@ def is_text(text: str) -> bool:
 
 
 class NobodyReadsError(Exception):
-    """The exception raised when the reader of standard output has closed the stream."""
+    """The reader of standard output has closed the stream."""
 
 
 def say(*parts: object, end: str = "\n", flush: bool = False) -> None:
-    """Print visible text, escaping characters that standard output cannot encode.
+    """Print text; escape control characters, and characters that standard output cannot encode.
 
     Raises:
         NobodyReadsError: The reader has closed standard output, and the call is not inside `whatever_is_heard`.
@@ -70,7 +70,7 @@ def tell(line: str) -> None:
 
 @contextmanager
 def heard() -> Iterator[None]:
-    """Allow printing in the ``with`` block; in `whatever_is_heard`, discard text that nobody reads.
+    """Discard text printed in the ``with`` block if standard output is closed, inside `whatever_is_heard`.
 
     Raises:
         NobodyReadsError: The reader has closed standard output, and the block is not inside `whatever_is_heard`.

@@ -1,4 +1,4 @@
-"""Python files that build models; each is read once, so the hashed bytes are the bytes that run."""
+"""Python files that build models, read only once, so that the digest is that of the code that ran."""
 
 import argparse
 import ast
@@ -60,7 +60,7 @@ class ModelFile:
         """Run the source as a module in `sys.modules`.
 
         Raises:
-            InputError: The code raises an error, or ends the process.
+            InputError: The code raises an error, or tries to end the process.
         """
         place = os.path.abspath(self.path)
         module = ModuleType(self._module_name())
@@ -90,7 +90,7 @@ class ModelFile:
 
     @contextmanager
     def imports_nothing_beside(self) -> Iterator[None]:
-        """Raise InputError if the file's code imports from its folder, or if the block loads a module from there."""
+        """Raise InputError if the file, or code in the ``with`` block, imports a module from the file's folder."""
         self._require_none(self.siblings())
         modules, folder = {*sys.modules}, self.path.parent.resolve()
         installed = {place for one in sys.path if folder in (place := Path(one).resolve()).parents}  # an environment
@@ -139,7 +139,7 @@ def _spec_of(name: str) -> importlib.machinery.ModuleSpec | None:
 
 @contextmanager
 def as_script(path: Path) -> Iterator[None]:
-    """Run the code in the block as a script without arguments; if it tries to end the process, raise SystemExit."""
+    """Run the ``with`` block as a script without arguments; raise SystemExit if it tries to end the process."""
     argv, complain = sys.argv, argparse.ArgumentParser.error
 
     def end_in_words(self: argparse.ArgumentParser, message: str) -> NoReturn:
@@ -155,7 +155,7 @@ def as_script(path: Path) -> Iterator[None]:
 
 @contextmanager
 def kept_running() -> Iterator[None]:
-    """Raise InputError if code of a model in the block tries to end the process."""
+    """Raise InputError if code in the ``with`` block tries to end the process."""
     try:
         with _ends_raise():
             yield
@@ -185,7 +185,7 @@ def _ends_raise() -> Iterator[None]:
 
 @contextmanager
 def imports_beside(path: Path) -> Iterator[None]:
-    """Let code inside the block import from the folder of the file `path`, as a script can."""
+    """Let the ``with`` block import from the folder of the file `path`, as a script can."""
     folder = str(path.parent.resolve())
     sys.path.insert(0, folder)
     try:
@@ -197,7 +197,7 @@ def imports_beside(path: Path) -> Iterator[None]:
 
 @contextmanager
 def one_line(what: str) -> Iterator[None]:
-    """Convert any error of the user's code in the block into an InputError that starts with `what`.
+    """Convert errors of user code in the ``with`` block into an InputError that starts with `what`.
 
     Errors of hmmscope and Ctrl-C pass unchanged.
     """

@@ -31,12 +31,12 @@ _LACKING = (LookupError, TypeError, ValueError, ArithmeticError, AttributeError,
 
 @dataclass(frozen=True)
 class Outlook:
-    """Prediction of whether a plan can decide a claim, with the gates (preconditions of the verdict).
+    """Prediction of whether a plan can decide a claim.
 
     Attributes:
-        gates: gates that the plan alone opens or closes.
-        pending: names of gates that depend on the measured data.
-        covered, missing: effects of the claim that the plan measures, and effects that it does not measure.
+        gates: preconditions of the verdict that follow from the plan alone.
+        pending: names of preconditions that depend on the measured data.
+        covered, missing: effects of the claim that the plan measures, and those that it does not.
     """
 
     claim: Claim

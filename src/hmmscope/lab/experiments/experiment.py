@@ -85,7 +85,7 @@ class Experiment(ABC):
         return None
 
     def cells(self, labels: list[str]) -> dict[str, list[str]]:
-        """Return the parts of a seed, by name: each lists the labels of models that are measured together."""
+        """Return the labels of the models that are measured together, by name of the part of a seed."""
         return {label: [label] for label in labels} if self.measure_per_run else {ALL: labels}
 
     def measurements(self, scale: str) -> dict[str, Any]:
@@ -96,7 +96,7 @@ class Experiment(ABC):
 
     @abstractmethod
     def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> MeasuredTables:
-        """Return the tables of one of the `groups`, for all models or for one part of a seed."""
+        """Measure `runs` (all models, or one part of a seed), and return the tables of one of the `groups`."""
 
     @abstractmethod
     def figures(self, tables: Tables) -> list[Figure]:
@@ -114,7 +114,7 @@ class Experiment(ABC):
         return counting(tables)
 
     def planned_gates(self, configs: Mapping[str, RunConfig], claim: Claim) -> Iterable[Gate]:
-        """Return the gates (preconditions) of a claim that the plan alone opens or closes; see `decidable`.
+        """Return the gates (preconditions) of a claim that follow from the plan alone; see `decidable`.
 
         Args:
             configs: configurations of the models, by label.

@@ -139,7 +139,7 @@ def write_tables(out: Path, names: Sequence[str], parts: Sequence[MeasuredPart])
 
 
 class BuildRecord:
-    """Record (made.json) of the runs and measurement version behind each table of an experiment without seeds.
+    """Record, in made.json, of the runs and measurement version behind each table of an experiment without seeds.
 
     Args:
         out: folder of the experiment.
@@ -204,7 +204,7 @@ class StoredParts:
         return len(self._made)
 
     def give(self, part: MeasuredPart, out: Path, sizes: Mapping[str, Any]) -> str | None:
-        """Write a stored part into `out`, or return why it cannot be reused; do nothing if it is not stored."""
+        """Write a stored part into `out`; return a reason if it does not fit, None if it fits or is not stored."""
         made = self._made.get((part.seed, part.name))
         if made is None:
             return None

@@ -1,4 +1,4 @@
-"""Intervention for the model page: predictions after the belief in a layer is moved stepwise towards a state."""
+"""Interventions on the belief in a layer, for the model page."""
 
 from typing import Any
 
@@ -20,7 +20,7 @@ USED, POSITIONS = 256, 2
 
 
 def pushed(model: nn.Module, dataset: ProcessDataset, layer: str) -> dict[str, Any]:
-    """Return predictions after the belief that a layer encodes at one position is moved towards each HMM state.
+    """Return predictions after the belief encoded in a layer, at one position, moves stepwise to each HMM state.
 
     With fraction a towards state s (one-hot e_s), the belief b becomes b' = (1 - a) b + a e_s, and the activation x
     becomes x + (b' - read(x)) G. The affine map read decodes beliefs from activations; the matrix G (`writing`) maps
@@ -70,8 +70,8 @@ def pushed(model: nn.Module, dataset: ProcessDataset, layer: str) -> dict[str, A
 def used(model: nn.Module, dataset: ProcessDataset, layer: str) -> dict[str, Any]:
     """Measure how predictions change when the belief of another sequence is written into a layer.
 
-    The Bayes-optimal prediction for that belief is the target. "value" is the fraction of the total-variation distance
-    to the target that the change closes; "random" has the same for random changes of equal norm.
+    The Bayes-optimal prediction for that belief is the target. "value" is the fraction by which the change reduces the
+    total-variation distance to the target; "random" is this fraction for random changes of equal norm.
     """
     options = InterventionOptions(num_positions=POSITIONS)
     rows = belief_interventions(

@@ -46,7 +46,7 @@ class PageInputs:
         name: Short name of the model.
         probe, held_out, training: Samples for belief maps, for losses, and for n-gram baselines.
         target: Prediction target of the model.
-        block_length: Block length of a model with chain-of-thought, else 0.
+        block_length: Positions per block of block chain-of-thought; 0 for none.
         controls: Untrained networks of the same architecture.
         before: The model before training, or an untrained control if the initial weights are unknown.
         before_is: Description of `before` in words.

@@ -107,7 +107,7 @@ def draw(figure: Figure, style: str = "paper") -> Canvas:
 
 
 def figure_files(figure: Figure, mark: str | None = None, style: str = "paper") -> dict[str, bytes]:
-    """Return the bytes of a figure's files by ending; equal figures and equal marks (in metadata) give equal bytes."""
+    """Return the reproducible bytes of a figure's files by ending; `mark` is text for their metadata."""
     metadata = {
         "pdf": {"CreationDate": None, "Creator": None, "Producer": None, "Keywords": mark},
         "svg": {"Date": None, "Creator": None, "Keywords": mark},

@@ -232,7 +232,7 @@ def log_floor_of(series: Iterable[Series | ExplorerCurve]) -> float:
 
 
 def log_ticks(positions: Iterable[float]) -> list[float] | None:
-    """Return ticks at all values of x on a logarithmic axis if there are at most nine, else None."""
+    """Return the positive values of x as ticks of a logarithmic axis if there are two to nine, else None."""
     values = sorted({x for x in positions if x > 0})
     return values if 2 <= len(values) <= 9 else None
 

@@ -90,7 +90,7 @@ class Prepared:
         spec: Settings of the study.
         source: The sequences before they are cut.
         data: All pieces.
-        layout: Layout of a sample: a placeholder, then a piece, so that the first observation is predicted too.
+        layout: Layout of a sample: a placeholder token, then a piece, so models also predict its first observation.
         counting: Families of simple baselines, such as n-grams.
     """
 

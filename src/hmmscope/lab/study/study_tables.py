@@ -92,7 +92,7 @@ def num_states(
     Args:
         searches: Record of the fit with each number of states, from `searched`.
         validation: Validation losses of each HMM, by name.
-        evidence_of: Function from a number of states to the HMM's evidence (marginal likelihood), or None.
+        evidence_of: Function that returns the evidence (marginal likelihood) for a number of states, or None.
     """
     bics, logs, lengths = _judged(searches, validation)
     support = support_of(bics, evidence_of)

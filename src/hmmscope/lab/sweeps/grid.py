@@ -61,7 +61,7 @@ class GridPoint:
 
     Attributes:
         name: Name of the run's folder, which follows from the configuration, see `run_name`.
-        varied: Values of the varied keys, with the seed last; None where the configuration has no such key.
+        varied: Values of the varied keys, with the seed last; None for keys that this configuration lacks.
         config: Configuration of the run.
     """
 
@@ -326,7 +326,7 @@ def changing_grid(out: Path) -> Iterator[None]:
 
 
 def extend_folder(out: Path, points: list[GridPoint], *, shared: bool = False) -> None:
-    """Write points to grid.json; only a pool (`shared`) may have other points too."""
+    """Write points to grid.json; only a pool (`shared`) may already have others."""
     with changing_grid(out):
         before, data = _read_grid(out), _data(points)
         names = {point.name for point in points}

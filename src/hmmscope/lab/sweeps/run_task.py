@@ -94,7 +94,7 @@ class RunTask(Task):
 
 
 def shorter(out: Path, config: RunConfig) -> Path | None:
-    """Return the longest finished run with fewer steps than `config` but otherwise equal, under schedule "wsd"."""
+    """Return the longest finished run that equals `config` but for fewer steps; None unless the schedule is "wsd"."""
     if config.training.schedule != "wsd":
         return None
     found = [

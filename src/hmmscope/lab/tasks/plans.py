@@ -1,4 +1,4 @@
-"""Seeds in words, and earlier commands with present options."""
+"""Seeds in words, and conversion of older commands to present options."""
 
 import re
 from collections.abc import Collection

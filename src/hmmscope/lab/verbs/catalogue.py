@@ -1,6 +1,6 @@
 """Registered names and their descriptions, for the commands `show` and `claims`.
 
-The names come from catalogue.json (see `scripts/write_pages.py`), or from imports of packages if that file is outdated.
+The names come from catalogue.json (see `scripts/write_pages.py`) or, if that file is outdated, from the registries.
 """
 
 import contextlib
@@ -62,7 +62,7 @@ def _show_term(name: str, known: Collection[str]) -> None:
 
 
 def catalogue() -> dict[str, Any] | None:
-    """Return the contents of catalogue.json, or None if they differ from the objects registered now."""
+    """Return the contents of catalogue.json, or None if it is outdated or plugins are installed."""
     if registry.has_plugins() or not CATALOGUE.is_file():
         return None
     kept: dict[str, Any] = json.loads(CATALOGUE.read_text())

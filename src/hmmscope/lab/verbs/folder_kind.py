@@ -20,8 +20,8 @@ class FolderKind:
         holds: Function (names of files in a folder) -> True if the names show this type.
         file: Name of a file that only folders of this type have, for folders without checksums; empty if none.
         recompute: Function (path) -> lines on the recomputed numbers; raises DamagedError if a stored one differs.
-        check: Function (path) -> line for the user, report on files; verifies folders that never have checksums.
-        check_model: Function (path, model file or None) -> line for the user; verifies folders with checksums.
+        check: Function (path) -> line for the user, report on files; for folders that never have checksums.
+        check_model: Function (path, model file or None) -> line for the user; for benchmark submissions.
     """
 
     is_one: Callable[[Path], bool] = _nothing

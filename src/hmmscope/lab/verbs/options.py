@@ -36,7 +36,7 @@ class Options:
 
 @dataclass(frozen=True, kw_only=True)
 class OverrideOptions(Options):
-    """Options of a verb that also accepts ``--section.key VALUE`` or fields of a process, which `overrides` holds."""
+    """Options of a verb that also accepts ``--section.key VALUE`` or process fields, stored in `overrides`."""
 
     overrides: dict[str, str] = field(default_factory=dict)
 

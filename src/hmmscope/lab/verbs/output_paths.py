@@ -35,5 +35,5 @@ def require_ours(path: Path, mark: str = GENERATOR) -> None:
 
 
 def under_seal(out: str) -> None:
-    """If a file was written into a folder with checksums (a seal), add its checksum to them."""
+    """Add the checksum of an output file to the checksums (seal) of its folder, if there are any."""
     seals.cover(Path(out))

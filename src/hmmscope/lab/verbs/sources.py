@@ -26,7 +26,7 @@ _LARGE = 2**24
 
 
 def find_process(source: str, overrides: Mapping[str, str] | None = None, *, allow_drop_tiny: bool = False) -> Process:
-    """Return a registered process, with fields changed by `overrides`, or the process in a file (HMMER's, too)."""
+    """Return a registered process, with fields changed by `overrides`, or the process in a file."""
     fields = {key.removeprefix("process."): value for key, value in (overrides or {}).items()}
     if source in registry.entries("process"):
         spec = registry.build_spec("process", {"name": source, **fields}, "process")

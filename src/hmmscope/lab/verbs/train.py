@@ -68,7 +68,7 @@ def _own(name: str, overrides: Mapping[str, str]) -> Any:
 
 
 def run_config(source: str, overrides: dict[str, str], reading: Mapping[str, Any] | None = None) -> RunConfig:
-    """Return the configuration that `source` gives: a YAML file, a run folder, a preset, a process, or sequences.
+    """Return the configuration from `source`: a YAML file, a run folder, a preset, a process, or sequences.
 
     A file of sequences is read with the options `reading`, and its sequences set the default length.
     """
