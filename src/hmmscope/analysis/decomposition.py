@@ -215,7 +215,7 @@ class Windows(Shown):
 
 @dataclass(frozen=True, repr=False)
 class Decomposition(Shown):
-    """Terms of the decomposition in the module's docstring; `total` is not computed from the others.
+    """Terms of the decomposition in the module's docstring; `total` is computed independently.
 
     Attributes:
         total: E||P - W x||^2 for each matrix W.

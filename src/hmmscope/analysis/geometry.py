@@ -78,7 +78,7 @@ class Readout(Shown):
     values: Float64[Tensor, "layer example coordinate"]
 
     def beyond(self, twins: Sequence["Readout"]) -> ExplainedFraction:
-        """Compute `explained_beyond_controls` for untrained `twins`; each network at its layer of largest `fitted`."""
+        """Compute `explained_beyond_controls` with controls `twins`, each network at its layer of largest `fitted`."""
         left, *twins_left = (1 - one.r2()[:, one.chosen] for one in (self, *twins))
         return explained_beyond_controls(left, np.stack(twins_left, 1), len(self.spread))
 
@@ -194,9 +194,9 @@ def geometry(
         Rows (target, targets "true" or "shuffled", layer, layer_name, r2, low, high, fitted, ceiling, from_prediction,
             samples, twins, share, share_low, share_high, beyond_twins). `fitted` is the R² on training samples,
             `ceiling` the R² of the best estimate from the observations, `from_prediction` the R² of an affine map from
-            the exact prediction, `twins` the mean R² of the untrained controls, and `share` the explained fraction of
-            the variance that controls leave unexplained; `beyond_twins` is `share` as text, or why it is unknown. 95 %
-            intervals are over test samples, for `share` also over controls.
+            the exact prediction, and `twins` the mean R² of the untrained controls. `share` is the explained fraction
+            of the variance that controls leave unexplained; `beyond_twins` states it as text, or why it is unknown.
+            Intervals (95 %) are over test samples, for `share` also over controls.
 
     Raises:
         InputError: the process has no belief states, or a layer is unknown.
@@ -371,7 +371,7 @@ def fit_affine(
 
 
 def explained(errors: Curves, spread: Curves, *, seed: int = 0) -> Curves:
-    """Return R² = 1 - mean(errors) / mean(spread) (1 + NUM_RESAMPLES, layer), see `Readout.r2`.
+    """Return R² = 1 - mean(errors) / mean(spread), with the shape of `Readout.r2`.
 
     Raises:
         InputError: the target does not vary.

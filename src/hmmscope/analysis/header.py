@@ -91,7 +91,7 @@ def header(
     Returns:
         Rows (predictor, position, quantity, value, low, high, error, samples). `position` is the number of earlier
         observations; None marks the mean over positions. The 95 % interval is over samples, for
-        ``bayes`` also over pools. An infinite excess has no row.
+        ``bayes`` also over pools. Rows of infinite excess are omitted.
 
     Raises:
         InputError: the dataset is in another layout.

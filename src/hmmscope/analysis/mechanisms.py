@@ -168,8 +168,8 @@ def paths(
     """Path patching: ablate each component (sender) only in the input of another component (receiver).
 
     Senders are the embedding, heads and MLPs; receivers are attention layers, MLPs and the output. Other components
-    are affected only through the receiver's output. The quantities are as in `mechanisms`, with R² after the last
-    layer.
+    are affected only through the receiver's output. The quantities are as in `mechanisms`, but the maps
+    read the stream after the last layer.
 
     Args:
         model: a decoder of this library.

@@ -46,7 +46,7 @@ class NgramReach(Shown):
         accuracy: accuracy of each predictor: ``optimum``, ``known-component``, ``order-0`` to ``order-4``,
             ``context-tree``, and the observers.
         loss: cross-entropy of each predictor, nats.
-        component: accuracy of linear probes for the mixture component, by features (``symbol counts``, ...).
+        component: accuracy of linear probes for the mixture component, by their input (``symbol counts``, ...).
         chance: frequency of the most common component, or None.
         num_components: number of mixture components that the probe distinguishes, or None.
         num_samples: number of samples.

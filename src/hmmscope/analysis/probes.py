@@ -48,7 +48,7 @@ class ProbeData(Shown):
         samples: sample index of each example (example,); all examples of a sample either train or test the probe.
         num_classes: number of classes.
         ceiling: accuracy of the exact posterior's most likely class; 1 for observed labels.
-        inside: mask (every,) of examples, False for dropped examples (padding, missing values); None if all are kept.
+        inside: mask of all examples, False for dropped ones (padding, missing values); None if all are kept.
     """
 
     features: Float[Tensor, "layer example feature"]

@@ -88,10 +88,10 @@ def rehearse_first(model: Any, dataset: Any, measure: Callable[[], Any], device:
 def rising(
     model: NDArray[np.float64], optimum: NDArray[np.float64] | None, positions: NDArray[np.int64]
 ) -> tuple[str, ...]:
-    """Return a warning if the loss rises from the middle third to the last third of positions.
+    """Return a warning if the loss above the optimum rises from the middle to the last third of positions.
 
     Args:
-        model, optimum: losses in nats (sample, position); `optimum` may be None.
+        model, optimum: losses in nats (sample, position); None counts as an optimum of zero.
         positions: number of earlier observations in the sequence (position,).
     """
     above = model if optimum is None else model - optimum

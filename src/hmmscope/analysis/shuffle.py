@@ -87,7 +87,7 @@ class ShuffleValues(dict[str, dict[int, Tensor]]):
     ) -> "ShuffleValues":
         """Compute `shuffle_test` for each prompt.
 
-        `attend_at` replaces the model's method, which runs attention at given position numbers.
+        `attend_at` replaces the model's method that computes attention at given position numbers.
         """
         layout = dataset.layout
         if not isinstance(layout, PromptLayout | TextLayout) or layout.num_demonstrations < 2:

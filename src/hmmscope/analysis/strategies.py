@@ -30,7 +30,7 @@ def strategies(model: nn.Module, dataset: ProcessDataset, *, num_samples: int = 
 
     The predictors are ``uniform``; ``window-k``, exact predictions from the last k observations, for single sequences
     of a known HMM; ``order-k``, in-context n-grams, for other datasets; and ``optimum``, if known. The value is
-    KL(predictor || model) in nats or the total variation, by `metric`; an infinite value has no row.
+    KL(predictor || model) in nats or the total variation, by `metric`; infinite values are omitted.
 
     Args:
         model: map from tokens to logits, see `evaluate`.

@@ -52,8 +52,8 @@ def task_patching(
     D(reference, model after) / D(reference, model before).
 
     The reference is the prediction of the exact filter with A's component on B's test sequence (``filter``), or of the
-    model after A's demonstrations (``model``). D is the KL divergence in nats or the total variation, by `metric`; an
-    infinite D has no row. D is averaged over positions at which B's test sequence is possible under A's component.
+    model after A's demonstrations (``model``). D is the KL divergence in nats or the total variation, by `metric`; rows
+    of infinite D are omitted. D is averaged over positions at which B's test sequence is possible under A's component.
 
     Args:
         model: any module.
