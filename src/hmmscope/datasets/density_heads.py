@@ -66,7 +66,7 @@ class DensityHead(ABC):
 class GaussianHead(DensityHead):
     """Gaussian components N(mean, (AᵀA)^-1) of standardised vectors z, with a triangular matrix A.
 
-    The network outputs the mean, the logarithms of A's diagonal, and A's entries below the diagonal.
+    The network outputs the mean, output_y for each diagonal entry A_yy, and A's entries below the diagonal.
 
     log density = sum_y log A_yy - |A (z - mean)|^2 / 2 - Y/2 log 2 pi - sum_y log width_y,   y = 1 .. Y coordinates,
     z = (vector - centre) / width,   (centre, width) = process.scale,

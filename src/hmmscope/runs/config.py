@@ -149,7 +149,7 @@ def configure(
         read_options: Options of `SequenceData` for reading `source`.
 
     Raises:
-        InputError: An argument is invalid, both `layout` and `length` are given, or `source` takes no `read_options`.
+        InputError: An argument is invalid, `layout` and `length` are given, or `read_options` for no file or table.
     """
     if layout is not None and length is not None:
         raise InputError("length: cannot be combined with layout; give only one of them")

@@ -31,7 +31,7 @@ def emissions(
 ) -> Any:
     """Plot the emissions of each state.
 
-    Probabilities of symbols are drawn as bars, many of them as a heat map. For one coordinate, each state's density
+    Probabilities of symbols are drawn as bars or, if many, as a heat map. For one coordinate, each state's density
     (bars for counts) is multiplied by the state's frequency and drawn over a histogram of the data. For two
     coordinates, each state is drawn as ellipses of one and two standard deviations (error bars for Poisson emissions).
 

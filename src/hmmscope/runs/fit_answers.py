@@ -95,7 +95,7 @@ class FitAnswers(Tabular):
         return state_plots.plot(self.hmm, kind, self._rows("plot", x, reading), ax=ax, **own)
 
     def lines(self) -> list[str]:
-        """Return lines of a report: table of fits, reason for `num_states`, and fits with different restart results."""
+        """Return lines of a report: table of fits, reason for `num_states`, and fits whose best restarts disagree."""
         found = []
         if len(self.fits) > 1 or self.held_out:
             each = "an observation" if self.hmm.real_valued else "a symbol"

@@ -55,8 +55,8 @@ class FitResult(FitAnswers):
         hmm: The chosen model: an `HMM` for symbols, an `EmissionHMM` for numbers, an `InputOutputHMM` with `inputs=`,
             or a `SemiMarkovHMM` with `durations=`.
         num_observations: Number of fitted symbols or vectors, each counted with the weight of its sequence.
-        fits: A `BaumWelchFit` or `EmissionFit` for each number of states; empty for a stream. If data are held out to
-            compare the numbers, these fits use only the other data.
+        fits: A `BaumWelchFit` or `EmissionFit` for each number of states; empty for a stream. If a part of the data is
+            held out, `fits` used only the rest.
         whole: The chosen fit after further EM steps on all data; None if `fits` used all data.
         held_out: Mean held-out log-probability per observation (nats) by number of states; empty without held-out data.
         held_out_errors: Standard errors of `held_out`.
@@ -193,7 +193,7 @@ def fit(
 ) -> FitResult:
     """Fit an HMM to sequences by expectation maximization (Baum-Welch).
 
-    If several numbers of states are given, choose the one with the smallest Bayesian information criterion (BIC).
+    Of several numbers of states, by default choose that with the smallest Bayesian information criterion (BIC).
     Restarts run on all threads until the best two have nearly equal log-likelihoods.
 
     Args:
@@ -204,8 +204,8 @@ def fit(
             coordinate is a symbol), or a registered name or class of `EmissionHMM`. Default: "gaussian" for fractional
             numbers, else symbols. NaN marks a missing value; see `hmmscope.emissions.fit_emissions_em.fit_emissions`.
         inputs: An input for each observation, or the name of a column of inputs; the model is then an `InputOutputHMM`.
-        validation: Held-out data to compare numbers of states (default: a part of `source`, or of blocks of its
-            sequences if they are few).
+        validation: Held-out data to compare numbers of states (default: a part of `source`, after few
+            sequences were cut into blocks).
         seed: Seed of the initial parameters and of the order of a stream's parts.
         stream: True, for data larger than memory, fits the first part and takes an EM step per further part.
         options: Starting values, constraints, restarts and convergence.

@@ -33,7 +33,7 @@ class Goodness(Tabular):
 
     The families of statistics are "runs" (fraction of the runs of a symbol that have each length), "n-grams of 2",
     "n-grams of 3" (fractions of the most frequent n-grams) and "autocorrelation" (for symbols, the fraction of equal
-    pairs at a lag). Each coordinate of numbers has its own statistics; for runs and n-grams it is binned at terciles.
+    pairs at a lag). For numbers, each coordinate has its own statistics, with terciles as symbols of runs and n-grams.
 
     The p-value of a family is the fraction of data sets, simulated and real, whose largest standardized deviation is
     at least that of the real data. `adjusted` holds p-values times the number of families (Bonferroni).

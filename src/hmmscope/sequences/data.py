@@ -72,7 +72,7 @@ class SequenceData(Dataset[Tensor]):
             stands for all three. Masked entries and `hmmscope.MISSING` are always missing.
         lengths: lengths of padded rows, or of sequences that follow each other in one row or column, as in hmmlearn.
         symbols_from: a process or `SequenceData` whose symbols and reading options are used.
-        title, seed: title of the data (default: the file name), and seed of the split `train`, `validation`, `test`.
+        title, seed: title of the data (default: the file name), and seed of the split (`train`, `validation`, `test`).
 
     Attributes:
         symbols: names of the symbols, or None.

@@ -49,7 +49,7 @@ class UnroundedHMM(Process):
 
     @functools.cached_property
     def logarithms(self) -> Tables:
-        """Log probabilities, bit by bit as in hmmlearn; reversed states let Viterbi prefer the last of tied states."""
+        """Log probabilities as in hmmlearn, bit by bit, with states in reverse order, so that ties go to the last."""
         initial, transition = (libm_log(part[0].numpy()) for part in self.params.rows()[:2])
         with np.errstate(divide="ignore"):
             emission_VS = np.log(np.ascontiguousarray(self.params.rows()[2][0].numpy().T))

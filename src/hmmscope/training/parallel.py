@@ -112,8 +112,10 @@ class SingleProcess:
 class BitExactParallel(SingleProcess):
     """Training in several processes, with the same bits as in one: gradients g_i of batch parts are added in order.
 
-    gradient = ((g_0 + g_1) + g_2) + ...     process r computes and holds g_{r k} .. g_{(r + 1) k - 1},
-    k = accumulation_steps / processes, and sends k + 1 gradients per step.
+    gradient = ((g_0 + g_1) + g_2) + ...
+
+    Process r computes and holds the k = accumulation_steps / processes gradients from g_{r k} on, and sends k + 1
+    gradients per step.
 
     Raises:
         InputError: The number of processes does not divide `accumulation_steps`.

@@ -33,7 +33,7 @@ class TrainingSpec:
         warmup_from: Learning rate at the first step of "halving".
         halve_every: Number of epochs between halvings of the learning rate.
         final_fraction: Learning rate at the last step of "cosine", as a fraction of the peak.
-        optimizer: Name in torch.optim, such as "sgd"; set to the function's full name by `TrainOptions.optimizer`.
+        optimizer: Name in torch.optim, such as "sgd"; with `TrainOptions.optimizer`, the full name of that function.
         optimizer_options: Further options of the optimizer, such as "momentum=0.9".
         betas, epsilon: Parameters of optimizers of the Adam family.
         weight_decay: Weight decay, as the optimizer defines it.
