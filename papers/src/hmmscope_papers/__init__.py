@@ -1,1 +1,1 @@
-"""The papers [Limits] and [MultiTask]: a module for each figure, table and theorem, and the constructed networks."""
+"""Figures, tables and theorems of the papers [Limits] and [MultiTask], and networks with weights from proofs."""

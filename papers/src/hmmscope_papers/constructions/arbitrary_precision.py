@@ -1,10 +1,10 @@
-"""[Limits] Theorem 5.3 in p-bit arithmetic: softmax attention, GeLU products and the normaliser.
+"""The network of [Limits] Theorem 5.3, computed with numbers of p significand bits and unbounded exponents.
 
-Each number has p significand bits and an unbounded exponent. For T observations, p grows linearly in T (the theorem's
-"T-precision"); hardware floats cannot reach the error bound e^-T.
+For T observations, p grows linearly in T (the theorem's "T-precision"); hardware floats cannot reach the error bound
+e^-T.
 
 Let h = -ln P(o_1 .. o_T) / T and C = 1 / (least product of a transition and an emission probability). To leading order,
-an error of e^-T needs these values of p / T (rows: `product` and `variant` of `FilterInBits`):
+an error of e^-T needs this number of bits per observation, p / T, by `product` and `variant` of `FilterInBits`:
 
     "gelu"                  (3/2) (1 + max(ln C / 2, h)) / ln 2
     "exact", "residual"     (1 + h / 2) / ln 2
@@ -48,11 +48,11 @@ class PreciseBeliefs(Shown):
     """Beliefs computed with p-bit numbers, and their errors.
 
     Attributes:
-        beliefs: Beliefs (position, output), rounded to float64. Position 0 has the known state or initial
-            distribution of `BeliefOperators`.
+        beliefs: Beliefs (position, state), rounded to float64. Position 0 is `start_S` of `BeliefOperators`, mapped by
+            `read_OS`.
         errors: Largest absolute error of the belief (position,).
-        window_errors: Largest error of a product of matrices M_o, divided by the sum of its exact entries (layer,).
-        sums: Sum of x after part 1 of `normaliser` (position,).
+        window_errors: Largest error of a matrix product, divided by the sum of its exact entries (layer,).
+        sums: Sum of the vector x after part 1 of `normaliser` (position,).
         log_likelihoods: ln P(o_1 .. o_t) (position,).
         bits: Number of bits p.
         error_bound: The theorem's bound e^-T.
@@ -118,13 +118,13 @@ class FilterInBits(Shown):
         hmm: HMM of n states; c is the least product of a transition and an emission probability.
         product: "gelu" (the theorem) or "exact".
         variant: "residual" (the theorem) or "disjoint"; see `limits_theorem5_3`.
-        exponents: Exponents of the normaliser, "real" or the paper's misprint "floor".
+        exponents: Exponents of C in `normaliser`: "real", or the paper's misprint "floor".
         least: Lower bound 1/C on every P(o_t | o_1 .. o_{t-1}) (default: c).
 
     Raises:
         InputError: The product or variant is unknown, or `least` is outside (0, 1), or c = 0 and `least` is missing.
 
-    Source: [Limits] Theorem 5.3, App. E.
+    Source: [Limits] Theorem 5.3.
     """
 
     hmm: HMM | LabelledHMM
@@ -256,7 +256,7 @@ def _causal_softmax(logits: NDArray[np.object_], arithmetic: Bits) -> NDArray[np
 
 
 class ExactPass:
-    """Exact products of matrices M_o over windows, and exact beliefs, of one sequence."""
+    """Exact matrix products and beliefs of one sequence."""
 
     def __init__(self, operators: BeliefOperators, symbols: list[int]) -> None:
         self.operators, self.symbols = operators, symbols

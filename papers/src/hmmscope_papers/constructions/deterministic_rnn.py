@@ -18,7 +18,7 @@ class DeterministicRNN(Constructed):
     """The RNN of Theorem 5.1; see `limits_theorem5_1`.
 
     Attributes:
-        system: The driven system.
+        system: Initial vector, and a matrix per symbol.
         scale: Scale α.
         num_blocks: Number of different tokens.
         rnn: One-layer ReLU `torch.nn.RNN`.
@@ -62,7 +62,7 @@ class DeterministicRNN(Constructed):
         feedback: Tensor | None = None,
         cache: dict[str, Any] | None = None,
     ) -> Float[Tensor, "batch time state"]:
-        """Return the driven system's vector after each token; `positions` are ignored.
+        """Return the vector of `system` after each token; `positions` are ignored.
 
         Raises:
             InputError: A token is outside the vocabulary, or feedback or a cache is passed.
@@ -71,7 +71,7 @@ class DeterministicRNN(Constructed):
         return self.decoder(self.residual[1](self.hidden(inputs)))
 
     def hidden(self, tokens: Tensor) -> Tensor:
-        """Return hidden states (batch, time, n·m): block o_t is vector_t + α/2, other blocks are zero."""
+        """Return hidden states (batch, time, width): vector_t + α/2 in the current token's block, zero elsewhere."""
         check_tokens(tokens, self.vocab_size)
         inputs = self.residual[0](F.one_hot(tokens, self.vocab_size).to(self.start.dtype))
         start = self.start.expand(1, len(tokens), -1).contiguous()
@@ -83,7 +83,7 @@ class DeterministicRNN(Constructed):
         return (F.one_hot(tokens, self.vocab_size)[..., None] * shifted[..., None, :]).flatten(2)
 
     def weight_bound(self) -> float:
-        """Return max(α, (α/2) r, 1), which bounds the weights if r bounds the matrices' absolute row sums."""
+        """Return max(α, (α/2) r, 1), a bound on the weights; r is the bound on row sums in `DrivenSystem.sums`."""
         rows = self.system.sums[0]
         return max(self.scale, self.scale / 2 * rows, 1.0)
 
@@ -115,19 +115,19 @@ def limits_theorem5_1(
 ) -> DeterministicRNN:
     """Build the [Limits] Theorem 5.1 RNN.
 
-    h_t = ReLU(W_i x_t + b_i + W_h h_{t-1} + b_h),   vector_t = W_dec h_t + b_dec,   x_t one-hot
+    h_t = ReLU(W_ih x_t + b_ih + W_hh h_{t-1} + b_hh),   vector_t = W_dec h_t + b_dec,   x_t one-hot
 
-    W_h[i, j] = A_i for all j,  b_h[i] = -(α/2) A_i 1,  W_i[i] = α 1 e_i',  b_i = -(α/2) 1,
-    h_0 = [vector_0 + (α/2) 1, 0, ..],  W_dec = [I .. I],  b_dec = -(α/2) 1
+    W_hh[i, j] = A_i for all j,  b_hh[i] = -(α/2) A_i 1,  W_ih[i] = α 1 e_i^T,  b_ih = -(α/2) 1,
+    h_0 = [vector_0 + (α/2) 1, 0, ..],  W_dec = [I, .., I],  b_dec = -(α/2) 1
 
-    Token i has the matrix A_i (n × n) and block i of h_t. The RNN is exact if α/2 bounds the absolute coordinates of
-    all A_i vector_t. Misprints in Eq. (E.8) and h_0 are corrected.
+    Token i has the n × n matrix A_i and block i of h_t; 1 is the vector of ones, e_i a unit vector. The RNN is exact
+    if no coordinate of A_i vector_t exceeds α/2 in absolute value. Misprints in Equation E.8 and in h_0 are corrected.
 
     Args:
         process: See `driven_system`.
         scale: Scale α (default: twice `DrivenSystem.smallest_scale`).
-        initial: Initial vector b_0.
-        placeholder: True adds to m symbols token m, a placeholder that starts sequences (width n(m + 1)).
+        initial: vector_0 (default: see `driven_system`).
+        placeholder: True adds a placeholder, token m after the m symbols, that starts sequences (width n(m + 1)).
         dtype: Number type of the weights.
 
     Raises:

@@ -97,11 +97,12 @@ def driven_system(process: object, initial: object = None) -> DrivenSystem:
     A deterministic `LabelledHMM` has A_v[j, i] = 1 if symbol v leads from state i to state j, else 0.
 
     Args:
-        process: Deterministic `LabelledHMM`, `MatrixProduct`, their names, matrices (symbol, n, n), or `DrivenSystem`.
+        process: Deterministic `LabelledHMM` or `MatrixProduct`, its name, matrices (symbol, n, n), or a `DrivenSystem`.
         initial: Vector before the first symbol (default: an HMM's initial distribution, else the first unit vector).
 
     Raises:
-        InputError: The process is not deterministic, has a random initial state or no matrices, or numbers are invalid.
+        InputError: The process is of another type, not deterministic, or has a random initial state; or a matrix or
+            vector has a wrong shape or is not finite.
     """
     if isinstance(process, DrivenSystem) and initial is None:
         return process

@@ -1,11 +1,11 @@
-"""ReLU attention that takes one gradient step of least squares at every position, and attention that predicts.
+"""ReLU attention that takes one gradient step of least squares, and attention that applies the resulting weights.
 
-[MultiTask] §4, after Bai et al. (2023), Theorem 4. For output coordinate a, sign s = +1, -1, query position r, key
-position c, learning rate `rate` and n samples:
+[MultiTask] §4, after Bai et al., 2023, Theorem 4. Position c holds a sample: window x_c and label y_c. Position r
+stores weights W(r), with row W_a for label entry a. The head for a and sign s = +1 or -1 has, with n samples:
 
-    score[r, c] = s (W_a(r) . x_c - y_(c,a)) - mask * invalid_c;     value: W_a <- -s (rate / n) x_c
+    score[r, c] = s (W_a(r) . x_c - y_(c,a)) - mask * invalid_c;     value[c] = -s (rate / n) x_c, added to W_a(r)
 
-invalid_c is the number of delimiters in window x_c and label y_c, plus one if c is in the test sequence. `mask` must
+invalid_c is the number of delimiters in x_c and y_c, plus one if c is in the test sequence. `mask` must
 exceed |W_a . x_c - y_(c,a)|; 1 + `prediction_bound` suffices.
 """
 
@@ -42,7 +42,7 @@ def _signs(layout: ResidualLayout, num_heads: int) -> list[tuple[int, float]]:
 def gradient_heads(
     layout: ResidualLayout, num_samples: int, learning_rate: float, mask: float, num_heads: int, dtype: torch.dtype
 ) -> AttentionHeads:
-    """Build the heads of one gradient step, complete if there is one head for each coordinate a and sign s."""
+    """Build the heads of one gradient step; the full gradient needs a head for each label entry a and sign s."""
     weights_QF, x_rows, y_rows = _weight_rows(layout), layout.sample_rows, layout.label_rows
     features = torch.arange(layout.num_features)
     query, key, value, output = _empty(num_heads, len(features) + 1, len(features), layout.subspaces.width)
@@ -86,10 +86,10 @@ def ridge_head(
 
 
 def prediction_heads(layout: ResidualLayout, code: PositionCode, bound: float, dtype: torch.dtype) -> AttentionHeads:
-    """Build a head for each coordinate a and sign s, which together write W x for the window x of each position.
+    """Build a head for each label entry a and sign s; together they write W x for the window x of each position.
 
-    score[r, c] = s W_a(c) . x_r, averaged over all c, which share W;     value: prediction_a <- s
-    causal: score[r, c] = s W_a(r) . x_c, zero unless c = r, if |W_a . x| <= 2 `bound`
+    not causal: score[r, c] = s W_a(c) . x_r, averaged over all c, which store the same W;     value[c] = s
+    causal:     score[r, c] = s W_a(r) . x_c, zero unless c = r (for |W_a . x| <= 2 `bound`);  value[c] = s
     """
     weights_QF, x_rows = _weight_rows(layout), layout.query_rows
     features, num_heads = torch.arange(layout.num_features), 2 * layout.num_labels

@@ -1,9 +1,9 @@
-"""Softmax layers that copy neighbouring tokens to every position, and a map to joint one-hots.
+"""Softmax layers that copy neighbouring tokens to every position, and a map to joint one-hots of several tokens.
 
-By [MultiTask] §4, ceil(log2 L) layers gather L tokens. Slot i holds the token i positions earlier. If slots 0 .. s - 1
-are filled, one head copies them from position r - s (v_r: position vector; beta: inverse temperature):
+By [MultiTask] §4, ceil(log2 L) layers gather the last L tokens. Slot i holds the token i positions earlier. If slots
+0 .. s - 1 are filled, one head copies them from position r - s to slots s, s + 1, .. of position r:
 
-    score[r, c] = beta v_(r-s) . v_c;     value: slot-i of c -> slot-(s+i) of r
+    score[r, c] = beta v_(r-s) . v_c;     v_r: position vector, beta: inverse temperature
 """
 
 import torch
@@ -17,7 +17,7 @@ from hmmscope_papers.constructions.residual import LayerNote
 
 
 def doublings(present: int, wanted: int) -> list[tuple[int, int]]:
-    """Return, for each layer, the numbers of slots filled before it and copied by it."""
+    """Return for each layer the number of slots filled before it, and the number that it fills."""
     layers: list[tuple[int, int]] = []
     while present < wanted:
         layers.append((present, min(present, wanted - present)))
@@ -35,7 +35,7 @@ def copying_head(
     shift: int,
     copies: list[tuple[str, str]],
 ) -> AttentionHeads:
-    """Build a softmax head that copies blocks (source to target) from `shift` left of `read_position`'s position."""
+    """Build a softmax head that copies blocks (source, target) `shift` positions left of that in `read_position`."""
     width = layout.subspaces.width
     own, read = layout.rows("position"), layout.rows(read_position)
     query, key = (torch.zeros(1, len(own), width, dtype=torch.float64) for _ in range(2))
@@ -98,9 +98,9 @@ def _note(stage: str, read: str, copies: list[tuple[str, str]], equation: str) -
 
 
 def joint_map(layout: ResidualLayout, dtype: torch.dtype) -> tuple[TokenMap, LayerNote] | None:
-    """Build the token-wise map to joint one-hots of windows and labels; None if neither needs them.
+    """Build the token-wise map to joint one-hots of windows and labels; None if the layout has none.
 
-        joint[a_1 .. a_k] = ReLU(sum_m block_m[a_m] - (k - 1)),   a_1 most significant
+        joint[a_1 .. a_k] = ReLU(sum_m block_m[a_m] - (k - 1)),   block_m: one-hot of symbol m; a_1 most significant
 
     Source: [MultiTask] §5 ("one-hot mapping"); the ReLU form is not in the paper.
     """

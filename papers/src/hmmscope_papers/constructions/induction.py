@@ -23,7 +23,7 @@ def induction_network(num_symbols: int, vocab_size: int, num_columns: int, *, ga
         num_columns: Number of positions of the longest input.
         gain: Factor from frequencies to logits.
 
-    Source: the circuit of Olsson et al. (2022).
+    Source: the circuit of Olsson et al., 2022.
     """
     for field, value in (("num_symbols", num_symbols), ("vocab_size", vocab_size), ("num_columns", num_columns)):
         require_count(field, value)

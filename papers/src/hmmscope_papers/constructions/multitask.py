@@ -35,8 +35,8 @@ class MultiTaskOptions:
         causal: True for decoder-only attention, where each position regresses on the samples to its left.
         ridge: Weight of the penalty (ridge / 2) ‖W‖².
         features: "window" (concatenated one-hots) or "tabular" (one-hot of the window).
-        positions: "column", one vector per position; "slot", where copied tokens keep theirs; or "absolute", random
-            vectors (Theorem 1 only).
+        positions: "column": one vector per position; "slot": copied tokens also carry their position vectors;
+            "absolute": random vectors (Theorem 1 only).
         position_width, position_seed: Size and seed of absolute vectors.
         num_heads: Number of heads of a gradient layer (default: two per label entry); fewer omit part of the gradient.
         dtype: torch.float64 or torch.float32.
@@ -80,10 +80,10 @@ def multitask_theorem1(
         3  T ReLU layers of 2V heads                   take one gradient step each                 `gradient_steps`
         4  one ReLU layer of 2V heads                  predicts W^(T) x                            `gradient_steps`
 
-    W^(T) is the T-th iterate of gradient descent from zero on all demonstration windows without delimiter.
+    W^(T) is the T-th iterate of gradient descent from zero on all demonstration windows without delimiter; x is the
+    last window.
 
-    Source: [MultiTask] Theorem 1 and its sketch in §4; angle, temperature, mask, prediction layer and variants are
-    additions of this project.
+    Source: [MultiTask] Theorem 1 and its sketch in §4; constants, prediction layer and variants are our additions.
 
     Args:
         num_symbols: Number of symbols V >= 2; the delimiter is token V.
@@ -120,7 +120,7 @@ def multitask_theorem2(
     It differs from `multitask_theorem1` (see there for other arguments): 1 + ceil(log2 k) layers gather the next k
     symbols, and an MLP forms their joint one-hot. Output entry sum_m a_m V^(k-m) is P(a_1 .. a_k).
 
-    Source: [MultiTask] Theorem 2; by default, windows are concatenated one-hots.
+    Source: [MultiTask] Theorem 2.
 
     Args:
         num_futures: Number of predicted symbols k >= 1.

@@ -24,7 +24,7 @@ class AttentionHeads(nn.Module):
     Activations: softmax, ReLU, or ReLU divided by the number of keys ("mean relu").
 
     Attributes:
-        query, key: Matrices W_Q and W_K (head, head width, row).
+        query, key: Matrices W_Q and W_K (head, head width, row); a row is a coordinate of the residual stream.
         value: Matrices W_V (head, value width, row).
         output: Matrices W_O^T (head, value width, row).
     """

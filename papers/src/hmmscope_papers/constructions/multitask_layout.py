@@ -72,10 +72,11 @@ class Prompt:
 class ResidualLayout:
     """Layout of the rows of the residual stream.
 
-        non-causal: a sample is (x, y) = (slots 0 .. L-1, futures 1 .. k), and the query window is slots 0 .. L-1
-        causal:     a sample is (x, y) = (slots k .. k+L-1, slots k-1 .. 0), and the query window is slots 0 .. L-1
+    Slot i holds the token i positions earlier, future i the token i positions later. The query window is slots
+    0 .. L-1. A regression sample (window x, label y) consists of:
 
-    Slot i holds the token i positions earlier, future i the token i positions later.
+        not causal: x = slots 0 .. L-1,    y = futures 1 .. k
+        causal:     x = slots k .. k+L-1,  y = slots k-1 .. 0
 
     Attributes:
         num_symbols: Number of symbols V; the delimiter is token V.

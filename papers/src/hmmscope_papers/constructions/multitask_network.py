@@ -184,7 +184,7 @@ class MultiTaskTransformer(Constructed):
         return x_BTD[..., self.subspaces["weights"]].unflatten(-1, (self.layout.num_labels, self.layout.num_features))
 
     def learned_weights(self, tokens: Int64[Tensor, "batch time"]) -> Float[Tensor, "step batch label feature"]:
-        """Return W^(0) .. W^(T) at the last position."""
+        """Return the regression weights W^(0), .., W^(T) at the last position."""
         return torch.stack([self.weights_of(x_BTD)[:, -1] for x_BTD in self.stream(tokens)[-2 - self.num_steps : -1]])
 
     def exact(self, tokens: Int64[Tensor, "batch time"]) -> ExactBlockValues:

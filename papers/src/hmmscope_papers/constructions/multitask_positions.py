@@ -42,7 +42,7 @@ class PositionCode(Shown):
         return gap / self.closeness
 
     def leak(self, gap: float) -> float:
-        """Return 2 sum_m exp(-`inverse_temperature` (1 - cos m angle)), a bound on wrong positions' softmax weight."""
+        """Return 2 sum_{m >= 1} exp(-`inverse_temperature` * (1 - cos(m angle))), a bound on wrong softmax weight."""
         assert self.angle is not None
         steps = np.arange(1, len(self.table))
         return float(2 * np.exp(-self.inverse_temperature(gap) * (1 - np.cos(steps * self.angle))).sum())

@@ -1,7 +1,7 @@
 """Division of a vector x by its sum, with O(log T) layers: the second half of [Limits] Theorem 5.3.
 
-After T observations, x >= 0 has a sum in [C^-T, 1]. Part 1 scales x to a sum in [1, 3], in
-K = ceil(log2(T log2 C)) stages:
+Each of T observations divides the sum of x >= 0 by at most C, so that it is in [C^-T, 1]. Part 1 scales x to a sum in
+[1, 3], in K = ceil(log2(T log2 C)) stages:
 
     x <- C^T x
     for k = 0 .. K - 1:   D = C^(T / 2^(k+1))
@@ -11,8 +11,8 @@ Part 2 is a geometric series:
 
     c = 1 - v / 3;   S = prod_{i < κ} (1 + c^(2^i));   result x S / 3;   κ = ceil(log2((T + ln 3) / ln(3/2)))
 
-Source: [Limits] App. E, Theorem 5.3, with two corrections: with the paper's exponents floor(T / 2^(k+1))
-(`exponents="floor"`) the series diverges, and p (E.53) is misprinted as ReLU(1 - ReLU(-z)).
+Source: [Limits] Appendix E, Theorem 5.3, with two corrections. With the paper's exponents floor(T / 2^(k+1))
+(`exponents="floor"`) the series diverges. Equation E.53 misprints p(z) as ReLU(1 - ReLU(-z)).
 """
 
 import math
@@ -93,7 +93,7 @@ class ExactProducts(Shown):
     """Products computed by the processor, not by GeLU neurons.
 
     Attributes:
-        one: ``np.longdouble(1)``, or 1.0 for float64.
+        one: The number 1 in the type of the products.
     """
 
     one: Any = 1.0

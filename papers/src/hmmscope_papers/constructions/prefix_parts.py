@@ -65,7 +65,8 @@ def error_bounds(system: DrivenSystem, num_layers: int, *, eta: float, gadget_er
 
     ε_l <= ε_{l-1} (c + nδ) + r δ + n ε',   δ = (1 + η) ε_{l-1} + η
 
-    r and c bound row and column sums (`system.sums`); ε' is the error of one product of numbers.
+    n is the number of states, r and c bound row and column sums (`system.sums`); ε' is the error of one product of
+    numbers.
     Source: [Limits] E.42 with Lemma D.6, including the residual connection.
     """
     n, (rows, columns) = system.num_states, system.sums
@@ -99,7 +100,7 @@ def gelu_product(a: Tensor, b: Tensor, scale: float) -> Tensor:
 
 
 def gain_of(temperature: str | float, length: int, eta: float) -> float:
-    """Return the attention gain γ, given by name or as a number.
+    """Return the attention gain γ for "tight" (`tight_gain`), "paper" (`paper_gain`) or a number.
 
     Raises:
         InputError: The name is unknown, or the number is not positive.
@@ -189,7 +190,7 @@ class ProductMLP(nn.Module):
         scale: Scale λ of the product "gelu".
         previous, current, target: Names of subspaces of size n².
 
-    Source: [Limits] E.22 and Lemmas D.1-D.2, with later factors on the left.
+    Source: [Limits] E.22 and Lemmas D.1-D.2, with the later matrix on the left.
     """
 
     def __init__(

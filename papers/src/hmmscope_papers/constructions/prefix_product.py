@@ -67,7 +67,7 @@ class PrefixProduct(PrefixTransformer):
         feedback: Tensor | None = None,
         cache: dict[str, Any] | None = None,
     ) -> Float[Tensor, "batch time state"]:
-        """Return A_{o_t} ... A_{o_1} b_0 at position t; position 0 is the placeholder.
+        """Return b_t of `limits_theorem5_2` at position t; position 0 is the placeholder.
 
         Raises:
             InputError: A token or position is out of range, the placeholder is missing, or feedback or cache is passed.
@@ -103,15 +103,16 @@ def limits_theorem5_2(
     """Build the [Limits] Theorem 5.2 Transformer.
 
     For m symbols, tokens are a placeholder (token m) and up to T symbols, as in `SequenceLayout(placeholder=True)`.
-    Output t is b_t = A_{o_t} ... A_{o_1} b_0. For n states the width is 2n² + 6, with 4n³ + 2n² hidden neurons.
+    Output t is b_t = A_{o_t} b_{t-1}; A_v is the n × n matrix of symbol v. The width is 2n² + 6, with
+    4n³ + 2n² hidden neurons per layer for "gelu".
 
     Args:
         process: 0/1 maps or orthogonal matrices, see `driven_system`.
         length: Largest number of symbols T.
         product: "gelu" (Lemma D.1); "relu01", exact for 0/1 maps; or "bilinear", exact but not an MLP.
-        temperature: Attention gain: "tight", "paper" (E.18), or the number γ.
-        eta: Tolerated attention error, which sets γ (default: 1e-20 for "tight", E.18 for "paper").
-        gelu_scale: Scale λ (default: `best_gelu_scale`); "paper" for a truncation error of at most η/n.
+        temperature: Attention gain γ: a number, "tight" (`tight_gain`) or "paper" (`paper_gain`).
+        eta: Tolerated attention error, which sets γ (default: 1e-20, or `paper_eta` for "paper").
+        gelu_scale: Scale λ of `gelu_product` (default: `best_gelu_scale`); "paper" for `paper_gelu_scale`.
         num_layers: Number of layers (default: ceil(log2 T)).
         initial: Initial vector b_0.
         dtype: Number type of the weights.

@@ -26,14 +26,14 @@ class PrefixTransformer(Constructed):
         num_outputs: Number of outputs.
         product: "gelu", "relu01" or "bilinear", see `ProductMLP`.
         gain: Attention gain γ.
-        gelu_scale: Scale λ.
-        slots: Names of the subspaces of the window products before the first layer and after each layer.
+        gelu_scale: Scale λ of `gelu_product`.
+        slots: Names of the subspaces that hold the matrix products: before layer 1, then after each layer.
         sizes: Sizes of the subspaces that precede "sin", "cos" and "one".
         dtype: Number type of the weights.
 
     Attributes:
         encoder: Map from [one-hot(token), sin, cos, 1] to the stream.
-        decoder: Map from the stream to the window product times the initial vector.
+        decoder: Map from the stream to the matrix product times the initial vector.
         product, gain, gelu_scale, slots: Arguments.
     """
 

@@ -1,10 +1,10 @@
-"""Least squares on demonstration windows: the closed form of the [MultiTask] networks' gradient layers.
+"""Least squares on demonstration windows, and the closed form of its gradient descent, for [MultiTask].
 
     W_hat = argmin_W (1 / 2n) sum_i ‖W x_i - y_i‖²,   Sigma = (1/n) sum_i x_i x_i^T,   B = (1/n) sum_i y_i x_i^T
     W_hat = B Sigma^+  (of least norm);   W^(0) = 0,   W^(s+1) = W^(s) - rate (W^(s) Sigma - B)
 
 x holds the one-hots of the last `memory_length` symbols, most recent first; y is the joint one-hot of the next
-`num_futures` symbols. Sigma is singular with two slots or more, so "alpha" of [MultiTask] Assumption 3 is its smallest
+`num_futures` symbols. Sigma is singular if `memory_length` > 1, so "alpha" of [MultiTask] Assumption 3 is its smallest
 nonzero eigenvalue.
 """
 
@@ -60,12 +60,12 @@ class RegressionSamples(Shown):
         memory_length: int,
         num_futures: int = 1,
     ) -> "RegressionSamples":
-        """Cut every window and label from demonstrations; see [MultiTask] Eq. (2).
+        """Cut every window and label from demonstrations; see [MultiTask] Equation 2.
 
         Args:
             demonstrations: Symbols (..., demonstration, time).
             num_symbols: Number of symbols V.
-            memory_length: Number of slots per window.
+            memory_length: Number of symbols per window.
             num_futures: Number of symbols per label.
 
         Raises:

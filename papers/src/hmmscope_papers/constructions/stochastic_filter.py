@@ -47,17 +47,17 @@ UNIT = 2**64
 
 @dataclass(frozen=True, eq=False, repr=False)
 class BeliefOperators(Shown):
-    """Exact rational matrices of the filter: beliefs are read_OS b / sum(b), with b = M_{o_t} .. M_{o_1} start_S.
+    """Exact rational matrices of the filter: beliefs are read_OS b / sum(b), with b = M_{o_t} ⋯ M_{o_1} start_S.
 
-    M_o[s', s] = P(s' | s) P(o | s'). As in [Limits], start_S is a known state, added to the HMM if no transition row
-    equals the initial distribution. A labelled HMM has M_o[s', s] = P(o, s' | s) and starts from its
-    initial distribution.
+    M_o[s', s] = P(s' | s) P(o | s'). As in [Limits], start_S is a known state whose transition row is the initial
+    distribution; it is added to the HMM if no state has this row. A labelled HMM has M_o[s', s] = P(o, s' | s) and
+    starts from its initial distribution.
 
     Attributes:
         numerators_VSS: Matrices M_o in units of 2^-64, as Python integers.
         start_S: Vector before the first observation, in units of 2^-64.
-        read_OS: Map from these states to the HMM's states.
-        initial_O: Distribution of the first observation's state (for a labelled HMM, of the initial state).
+        read_OS: Map from these states, with the added one, to the HMM's states.
+        initial_O: Initial distribution of the HMM.
     """
 
     numerators_VSS: NDArray[np.object_]
@@ -130,7 +130,7 @@ def bound_of(operators: BeliefOperators, least: float | None) -> float:
 def log_leak(num_states: int, length: int, bound: float) -> float:
     """Return ln η, where η = e^-T C^-T / ((8n)^(L+1) T) bounds the attention of L layers to wrong positions.
 
-    Source: [Limits] App. E, Theorem 5.3, where the factor C^-T is missing.
+    Source: [Limits] Theorem 5.3, Appendix E, where the factor C^-T is missing.
     """
     layers = layers_needed(length)
     return -length * (1 + math.log(bound)) - (layers + 1) * math.log(8 * num_states) - math.log(length)
@@ -298,7 +298,7 @@ def limits_theorem5_3(
 ) -> StochasticFilter:
     """Build the network of [Limits] Theorem 5.3, which computes the beliefs of an HMM with positive probabilities.
 
-    b_t = M_{o_t} .. M_{o_1} b_0 / sum,   M_o[s', s] = P(s' | s) P(o | s')
+    b_t = M_{o_t} ⋯ M_{o_1} b_0 / sum,   M_o[s', s] = P(s' | s) P(o | s')
 
     The Transformer of Theorem 5.2 multiplies matrices; a normaliser of O(log T) layers divides by the sum. Tokens are a
     placeholder (token V) and up to T observations, as in `SequenceLayout(placeholder=True)`.
@@ -325,7 +325,7 @@ def limits_theorem5_3(
     Raises:
         InputError: c = 0 and `least` is missing, a value is out of range, or C^T is too large.
 
-    Source: [Limits] Theorem 5.3 and App. E, with the corrections of `normaliser` and `log_leak`.
+    Source: [Limits] Theorem 5.3, with the corrections of `normaliser` and `log_leak`.
     """
     require_count("length", length, most=MAX_LENGTH)
     for field, value, known in (
