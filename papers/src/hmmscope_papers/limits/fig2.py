@@ -223,7 +223,7 @@ def advantage(rows: lab.Rows, numbers: lab.Numbers = None) -> tuple[float | None
 
 
 def doublings(bounds: tuple[float | None, float | None]) -> float | None:
-    """Return the middle of two bounds; a single known bound if it determines the sign; else None."""
+    """Return the middle of two bounds, or the only known bound if it determines the sign, else None."""
     least, most = bounds
     if least is not None and most is not None:
         return (least + most) / 2

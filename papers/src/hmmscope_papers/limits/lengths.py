@@ -111,7 +111,7 @@ def length_of(
     Args:
         rows: Evaluation losses by ``position`` with ``value``, ``low`` and ``high``, of one model and seed.
         error_rate: Loss at which the fit ends.
-        definition: "prefix" or "max", see `fit_length` (default: set by the claim's record; "prefix" in figures).
+        definition: "prefix" or "max", see `fit_length` (default: taken from `numbers`, else "prefix").
     """
     definition = parameter(numbers, "definition", "prefix") if definition is None else definition
     ordered = sorted(rows, key=lambda row: row["position"])
@@ -153,7 +153,7 @@ def lengths_then(own: Rows, rate: float | None = None, numbers: Numbers = None) 
 
 
 def growing(found: Lengths, task: str, longest: int) -> Lengths:
-    """Keep Transformers for which the paper claims growth; on MatMul, those with 2^layers < `longest` (footnote 2)."""
+    """Keep Transformers whose growth the paper claims: on MatMul, only those with 2^layers < `longest` (footnote 2)."""
     return {n: one for n, one in found.items() if n > 0 and not (task == "matmul" and 2**n >= longest)}
 
 

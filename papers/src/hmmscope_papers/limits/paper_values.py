@@ -50,7 +50,7 @@ def paper_floors(
     """Compute lower bounds of the loss, averaged over positions 1 .. 120, for several instances of each process.
 
     Args:
-        tasks: Some of "cyclic-rnd" (also gives variants: augmented, first action hidden), "ran-hmm" and "ran-lds".
+        tasks: Some of "cyclic-rnd" (adds its variants "augmented" and "first action hidden"), "ran-hmm" and "ran-lds".
         seed: Instance i has the seed `seed * instances + i`.
         num_samples: Number of sequences.
         backward: Backward probabilities of Cyclic-RND.

@@ -1,4 +1,4 @@
-"""Preconditions of claims that a plan decides before training: tasks, depths and supervision rate."""
+"""Preconditions of claims that are known before training: tasks, depths and supervision rate."""
 
 from collections.abc import Mapping
 from typing import Any

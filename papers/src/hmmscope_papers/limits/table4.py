@@ -163,7 +163,7 @@ def level_at(own: lab.Rows, share: float) -> float:
 
 
 def late_share(own: lab.Rows, numbers: lab.Numbers = None) -> float | None:
-    """Return the fraction of the loss decrease that comes after `late` of the training; None if little was learned."""
+    """Return the fraction of the loss decrease after the fraction `late` of training; None if little was learned."""
     way = 1 - level_at(own, 1.0)
     return (
         (level_at(own, lab.parameter(numbers, "late")) - level_at(own, 1.0)) / way

@@ -252,7 +252,7 @@ def drift(
 
     Args:
         rows: Rows of `WHILE_TRAINING` that the measure depends on.
-        measure: Function of the rows of one seed after one epoch (a row for each training).
+        measure: Function of one seed's rows at one time, a row for each training.
     """
     half = rows.per_seed(lambda own: measure(_at_share(own, 0.5, numbers)))
     end = rows.per_seed(lambda own: measure(_at_share(own, 1.0, numbers)))

@@ -1,8 +1,8 @@
 """Training configurations shared by the experiments of [Limits]: six tasks, RNN and Transformers by depth.
 
 Reduced scales differ from the paper in length, width, steps and number of actions, and draw fresh samples. Except for
-smoke, reduced scales have no curriculum, the RNN sees as many sequences as the Transformers, and cycles generate the
-group A5. Learning rates of small and medium were chosen on a separate seed. Claims are decided at scale medium.
+smoke, they have no curriculum, the RNN sees as many sequences as the Transformers, and the permutations of cyclic tasks
+generate A5. Learning rates of small and medium were chosen on a separate seed. Claims are decided at scale medium.
 """
 
 import math
@@ -151,7 +151,7 @@ def limits_config(
     Raises:
         InputError: The task is unknown, or the number of layers is below 0.
 
-    Source: [Limits] App. C; the reduced scales are choices of this project.
+    Source: [Limits] Appendix C; the reduced scales are choices of this project.
     """
     require_known("plan.tasks", task, TASKS)
     require(num_layers >= 0, "plan.layers", "must be at least 0 (0: the RNN)", num_layers)

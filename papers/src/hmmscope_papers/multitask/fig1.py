@@ -33,7 +33,7 @@ _WHOLE = {"samples": 512, "first_position": 4, "memory_lengths": [2, 4], "num_st
 
 @registry.experiment("multitask-fig1")
 class MultiTaskFig1(PoolFigure):
-    """Accuracy of predictors on prompts of training HMMs, of held-out cycle-emission pairs and of unseen HMMs."""
+    """Accuracy on prompts of training HMMs, of held-out pairs of a cycle and emissions, and of unseen HMMs."""
 
     title = "Accuracy rises with demonstrations and along the test sequence"
     in_paper: tuple[str, str] | None = (
@@ -125,9 +125,9 @@ def effects(score: Score, pool: str, first_position: int) -> list[dict]:
     ``demonstrations`` is the accuracy with all minus the accuracy with no demonstrations, at positions >=
     `first_position`. ``length`` is the accuracy at the last minus the accuracy at the first position of the test
     sequence; ``length after one`` subtracts the second position instead. Other effects are measured after all
-    demonstrations. ``loss above the ceiling`` is the network's loss minus the known-component filter's, in nats. ``gain
-    over`` (decrease of loss) and ``accuracy over`` (increase of accuracy) compare with the best n-gram baseline
-    (counting) or the mixture over the pool (retrieval).
+    demonstrations. ``loss above the ceiling`` is the network's loss minus that of the filter that knows the HMM, in
+    nats. ``gain over`` is a decrease of loss, ``accuracy over`` an increase of accuracy, from the best n-gram baseline
+    (``counting``) or the mixture over the pool (``retrieval``).
     """
     late, last = score.positions >= first_position, last_sequence(score)
     end, none = last & late, (score.demonstrations == 0) & late

@@ -116,7 +116,7 @@ def gathering_heads(network: MultiTaskTransformer, patterns: Patterns) -> dict[i
 
 
 def offset_rows(patterns: Patterns, max_offset: int, gathering: dict[int, int]) -> list[dict]:
-    """Return fractions of attention by number of positions back: (layer, depth, gathers, head, offset, value)."""
+    """Return fractions of attention by positions back (offset): (layer, depth, gathers, head, offset, value)."""
     rows = []
     for layer, pattern_BHU in patterns.items():
         mean_HU = pattern_BHU.mean(0)

@@ -3,9 +3,9 @@
 Each demonstration gives one window x_i from the stationary distribution and its label y_i. E[y_i | x_i] = P_L(x_i) is
 the best prediction from L symbols, W_L x the best linear prediction, and W_hat the least-squares solution. `regression`
 defines Sigma, its smallest nonzero eigenvalue alpha, and B. Least squares and gradient descent from zero are linear in
-the labels y_i, so that means and variances are sums over windows:
+the labels y_i:
 
-    W^(T) x = (1/n) sum_i y_i (x_i^T f x),    f = Sigma^+ (1 - (1 - rate * Sigma)^T)
+    W^(T) x = (1/n) sum_i y_i (x_i^T f x),    f = Sigma^+ (I - (I - rate * Sigma)^T)
 """
 
 import math
@@ -29,10 +29,7 @@ from hmmscope_papers.constructions import LeastSquares
 def sample_counts(
     windows: Windows, num_samples: int, num_draws: int, seed: int = 0
 ) -> Int64[Tensor, "draw window symbol"]:
-    """Count how often each symbol follows each window, with windows in lexicographic order.
-
-    Demonstration i of draw d is sample d * num_samples + i of the stream "train" of `seed`.
-    """
+    """Count how often each symbol follows each window, with windows in lexicographic order."""
     require(num_samples >= 1, "num_samples", "must be at least 1", num_samples)
     require(num_draws >= 1, "num_draws", "must be at least 1", num_draws)
     process, time = windows.process, windows.memory_length + 1
@@ -73,7 +70,7 @@ class ExpectedFit:
 def expected_fit(
     windows: Windows, counts: Int64[Tensor, "*draw window"], filter_FF: Float64[Tensor, "*draw feature feature"]
 ) -> ExpectedFit:
-    """Compute the exact mean and variance over labels of W x, W = B f.
+    """Compute the exact mean and variance over labels of W x, where W = B f.
 
     Args:
         windows: windows of the process.
@@ -99,7 +96,7 @@ def descent_filter(problem: LeastSquares, steps: int | None, rate: float) -> Flo
 
 
 def expected_total(histories: Histories, windows: Windows, fit: ExpectedFit) -> Float64[Tensor, "*draw"]:
-    """Return E||P - W x||^2, over histories and labels, for each draw of sample windows."""
+    """Return E||P - W x||^2 for exact predictions P, over histories and labels, for each draw of sample windows."""
     number_H = histories.windows(windows.memory_length)
     shape = fit.variance.shape[:-1]
     means = fit.mean.reshape(-1, *fit.mean.shape[-2:])
@@ -117,9 +114,8 @@ def generalisation_bound(problem: LeastSquares, memory_length: int, misfit: floa
 
     sqrt((L / alpha) * (rank / n + misfit)),     misfit = (1/n) sum_i ||P_L(x_i) - W_L x_i||^2
 
-    Proof. With b_i = P_L(x_i) - W_L x_i and label noise e_i, (W_hat - W_L) x = (1/n) sum_i (e_i + b_i) x_i^T Sigma^+ x,
-    and ||Sigma^{+1/2} x||^2 <= L / alpha. The mean square of (1/n) sum_i e_i x_i^T Sigma^{+1/2} is at most rank / n,
-    that of (1/n) sum_i b_i x_i^T Sigma^{+1/2} at most `misfit`.
+    Proof: (W_hat - W_L) x = A Sigma^{+1/2} x, where E||A||^2 <= rank / n (label noise) + misfit (bias) and
+    ||Sigma^{+1/2} x||^2 <= L / alpha.
 
     Source: [MultiTask] Theorem 1 (Appendix D) with explicit constants, for independent samples.
     """
@@ -163,7 +159,7 @@ def check_bound(
 
     ||P - W^(T) x|| <= ||P - P_L|| + ||P_L - W_L x|| + ||(W_L - W_hat) x|| + ||(W_hat - W^(T)) x||
 
-    Source: [MultiTask] Eq. (1) and Theorem 1, with explicit constants.
+    Source: [MultiTask] Equation 1 and Theorem 1, with explicit constants.
 
     Args:
         histories, windows: histories and windows of one process.

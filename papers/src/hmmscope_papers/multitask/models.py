@@ -1,7 +1,7 @@
-"""Models that the experiments of [MultiTask] share: RoFormers on prompts of composed cycles, or of the paper's pool.
+"""Models that the experiments of [MultiTask] share: RoFormers trained on prompts of a pool of HMMs.
 
-Figures 1, 2, 3 and 7 use the same models. K cycles and K emissions make K^2 HMMs, half of them for training. Scale
-"paper" has one model, on the paper's pool.
+Figures 1, 2, 3 and 7 use the same models. K cycles and K emission matrices make K^2 HMMs, half of them for training.
+Scale "paper" has one model, on the paper's pool.
 """
 
 from typing import Any
@@ -63,7 +63,7 @@ def multitask_config(scale: str, num_parts: int, **changes: dict[str, Any]) -> d
         num_parts: number K of cycles and of emissions; 0 for the paper's pool.
         changes: changes to the sections ``process``, ``layout``, ``model`` and ``training``.
 
-    Source: [MultiTask] App. B.1 (8192 HMMs of 128 states and 16 symbols; 131,072 prompts, each once; 16 layers, 16
+    Source: [MultiTask] Appendix B.1 (8192 HMMs of 128 states and 16 symbols; 131,072 prompts, each once; 16 layers, 16
     heads, width 1024). Distributions, lengths, optimiser and reduced scales are our choice.
     """
     process: dict[str, Any] = {"name": "composed-cycles", "num_parts": num_parts}

@@ -96,7 +96,7 @@ class Population:
         history_law: Exact prediction P(. | history) (history, label).
         history_probability: Probability of each history (history,).
         window_of: Row of each history's last window.
-        place: Row of the window with each lexicographic number (any_window,); without meaning for impossible windows.
+        place: Row of each window, by lexicographic number (any_window,); meaningless for impossible windows.
     """
 
     memory_length: int
@@ -368,7 +368,7 @@ def block_shuffle_rows(
 
     Returns:
         Rows (layer, head, value, content): `value` is the logits' mean standard deviation over permutations divided
-        by their mean size, `content` the same over `others`. Layer 0 has the largest change of the prediction instead.
+        by their mean size, `content` this ratio over `others`. Rows of layer 0 have the largest change of the output.
     """
     number, length = demonstrations.shape
     names, generator = attention_taps(net, "logits"), torch_generator(seed, "shuffle")

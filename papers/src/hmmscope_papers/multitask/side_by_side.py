@@ -202,7 +202,7 @@ def similarity_of_networks(
 def steps_of_networks(networks: Mapping[str, nn.Module], run: Run, sizes: dict[str, Any]) -> list[dict]:
     """Measure how much a gradient step helps a linear map to predict the output that each layer adds.
 
-    The measure is the gain in R² if a map from last symbol and symbol frequencies also reads (W^(t) - W^(t-1)) x.
+    The measure is the gain in R² if a map from the last symbol and symbol frequencies also reads (W^(t) - W^(t-1)) x.
     """
     dataset, num_symbols, memory = run.dataset("probe"), _symbols(run), sizes["memory_length"]
     batch = dataset[0 : sizes["samples"]]
