@@ -9,7 +9,7 @@ class LimitsArchitecture:
     """A model, given by its fields, and how the experiment uses it.
 
     Attributes:
-        title: Short name in figures; the number of layers follows, except for recurrent networks.
+        title: Short name in figures, without the number of layers.
         model: Registered name and fields of the model, without its depth, width and number of heads.
         recurrent: True trains one layer with the width and recipe of the RNN of [Limits].
         has_heads: True if the model has the field `num_heads`.

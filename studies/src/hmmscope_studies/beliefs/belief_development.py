@@ -1,4 +1,4 @@
-"""Development over training: the simple predictor that a model resembles, and when the model uses its belief."""
+"""Development over training: which simple predictor a model resembles, and when it uses its belief."""
 
 import math
 from typing import Any

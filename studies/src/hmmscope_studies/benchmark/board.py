@@ -200,12 +200,7 @@ def board_rows(cards: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _in_tiers(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Add the tier to ranked rows with an interval and no flags; flagged rows follow the other ranked rows of a track.
-
-    Rows are sorted by fraction solved; intervals of different tiers do not overlap. Leaving out one of n seeds moves a
-    mean by at most s / sqrt(n) (s: standard deviation over seeds). Every interval reaches farther, so no model then
-    passes a model of a better tier.
-    """
+    """Add tiers to ranked rows, sorted by fraction solved; intervals of different tiers do not overlap."""
     for row in rows:
         row["tier"] = None
     for track in {row["track"] for row in rows}:
@@ -322,7 +317,7 @@ def _first(cards: list[dict[str, Any]]) -> str:
 
 
 def keep_card(submission: Path, folder: Path) -> Path:
-    """Copy the card of a submission, with the digest of its seal, into a file in `folder`.
+    """Copy the card of a submission, with the digest of its checksum file (seal), into a file in `folder`.
 
     Raises:
         InputError: The submission is not finished.

@@ -1,6 +1,6 @@
 """Signs that an entry computes the answer instead of learning it.
 
-A flag is no proof: flagged submissions are accepted, and listed among exact and fitted models.
+A flag is no proof: flagged submissions are accepted, but listed after the others as exact or fitted models.
 """
 
 import ast

@@ -1,4 +1,4 @@
-"""Building a model from sizes alone: no data file is read, and no samples are drawn."""
+"""Refusal of model builds that read data files or draw samples."""
 
 import os
 import sys

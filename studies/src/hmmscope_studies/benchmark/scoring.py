@@ -36,8 +36,8 @@ class ScoredSamples:
     """The scored samples of a submission, drawn with the digest of its weights as seed.
 
     Attributes:
-        trained, longest: Datasets with samples of the training length, and `TIMES` as long.
-        first: Index of the first scored sample, also drawn with the digest, so that unbounded pools yield new HMMs.
+        trained, longest: Datasets with samples of the training length, and of `TIMES` that length.
+        first: Index of the first scored sample, also set by the digest.
     """
 
     trained: ProcessDataset
@@ -65,7 +65,7 @@ def predict(
     Returns:
         Log-probabilities or vectors (sample, evaluated position, output): ``trained`` and ``longest`` of the model,
             ``untrained`` of a control on the first samples. If `task.reads`, also ``read`` (1 + controls,
-            example, state): the belief on test samples, regressed from the best layer on training examples.
+            example, state): beliefs that a regression from the best layer predicts on test samples.
     """
     found = {"trained": _answers(model, task, samples, samples.trained, SCORED)}
     with suppress(InputError):  # a model may not support such positions

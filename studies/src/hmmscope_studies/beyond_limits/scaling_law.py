@@ -1,4 +1,4 @@
-"""Scaling law of the fit length on Cyclic-DET with the amount of training, by depth, from annealed budgets.
+"""Scaling law of the fit length on Cyclic-DET with the amount of training, by depth.
 
 All budgets branch from one training with a constant learning rate, after 400, 800, 1600, ... steps; in each branch the
 learning rate decreases linearly to zero over a fifth as many steps.
@@ -25,7 +25,7 @@ RATES: dict[int, dict[int, float]] = {32: {0: 0.008, 1: 0.004, 2: 0.004, 3: 0.00
 
 @registry.experiment("limits-law")
 class LimitsLaw(lab.Experiment):
-    """Annealed training budgets on Cyclic-DET by depth; all depths and budgets share process instances."""
+    """Training budgets with annealed learning rates on Cyclic-DET, by depth, for the same process instances."""
 
     title = "Scaling law of the fit length in the number of training sequences, by depth"
     summary = (

@@ -83,7 +83,7 @@ def prompt_config(scale: str, **changes: dict[str, Any]) -> dict[str, Any]:
         scale: "smoke", "small", "gpu" or "paper".
         changes: fields by section; ``process`` replaces its section, the others update theirs.
 
-    Source: [MultiTask] App. B.1 for the sizes at scale "paper".
+    Source: [MultiTask] Appendix B.1 for the sizes at scale "paper".
     """
     base = _PROMPTS[scale]
     return {

@@ -31,7 +31,7 @@ class Reader:
     """A language model with its controls, and with names for the symbols.
 
     Attributes:
-        source: Folder of the model, or `TINY`.
+        source: Folder of the model, or "tiny" for a random model.
         names: Capital letters that name the symbols.
         seed: Seed of names and controls.
     """

@@ -23,7 +23,7 @@ def who_filters(tables: Tables) -> list[str]:
     """Return a Markdown table of excess losses of networks over that of the n-gram baseline; empty without networks.
 
     Args:
-        tables: Tables with `places`; each network and number of training samples becomes a line.
+        tables: Tables of header-filtering, with `places`.
     """
     rows = tables["places"]
     models = rows.where(predictor="model")

@@ -29,7 +29,7 @@ NATS = "nats above the filter"
 
 @registry.experiment("header-filtering")
 class HeaderFiltering(lab.Experiment):
-    """Architectures with annealed training budgets, on new HMMs of several sizes that the prompt describes."""
+    """Architectures with several training budgets, on new HMMs of several sizes that the prompt describes."""
 
     title = "Filtering an HMM given in the prompt"
     summary = (
