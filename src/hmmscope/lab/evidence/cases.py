@@ -45,7 +45,7 @@ class Case:
         spent: training budget by unit, such as tokens.
         drifts: change of each effect over the last doubling of training; None if not recorded.
         redrawn: function that simulates an effect, see `power.Redrawn`; None if effects are means over seeds.
-        power: whether to check the statistical power behind a decided verdict.
+        power: whether verdicts for or against the claim need enough statistical power.
     """
 
     claim: ClaimRecord

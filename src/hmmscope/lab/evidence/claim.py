@@ -93,7 +93,7 @@ class Claim(ClaimRecord):
         Args:
             tables: lists of rows by name of the table.
             mirrored: whether to reflect each effect about the bound of the rule (for tests).
-            power: whether to check the statistical power behind a decided verdict.
+            power: whether verdicts for or against the claim need enough statistical power.
         """
         return self.finding(self.measured(tables), mirrored=mirrored, power=power)
 
@@ -172,7 +172,7 @@ class Claim(ClaimRecord):
         )
 
     def power(self, seen: Measurement) -> Power | None:
-        """Return the statistical power of the rule for the measured number of seeds and spread; None if unknown."""
+        """Return the statistical power of the rule, given the number of seeds and their spread; None if unknown."""
         if self.rule is None:
             return None
         effects = seen.by_name()

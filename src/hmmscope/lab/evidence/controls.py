@@ -1,6 +1,6 @@
 """Copies of tables with other networks in place of trained networks, for tests of claims about training.
 
-The column ``network`` (or ``model``) holds "trained", "untrained", "constructed" or "trained - untrained".
+The column ``network`` or ``model`` holds "trained", "untrained", "constructed" or the difference "trained - untrained".
 """
 
 from collections.abc import Callable, Mapping
@@ -67,7 +67,7 @@ def _none(rows: Rows) -> Rows:
 
 
 def untrained(tables: Tables) -> Tables | None:
-    """Return the tables with untrained networks labelled as trained and zero gains; None if no table has both."""
+    """Return the tables with untrained networks labelled as trained and zero gains; None if no table has both kinds."""
     made = in_place_of_trained(tables, "untrained")
     return None if made is None else gaining_nothing({name: rows.as_twins() for name, rows in made.items()})
 

@@ -62,7 +62,7 @@ class Series:
         return cls(name=name, role=role, x=tuple(x), y=tuple(one.value for one in effects), low=low, high=high)
 
     def choice(self, *values: str, name: str = "") -> "ExplorerCurve":
-        """Return the series as a curve of an `Explorer`, with `values` of its settings."""
+        """Return the series as a curve of an `Explorer`, with `values` for its settings."""
         return ExplorerCurve(values=values, x=self.x, y=self.y, low=self.low, high=self.high, role=self.role, name=name)
 
 

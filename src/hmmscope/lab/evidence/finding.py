@@ -66,7 +66,7 @@ class Finding:
         operationalization: how the claim was measured, and when it holds.
         value, low, high: the deciding effect with its interval.
         unit: unit of the effect.
-        p: p-value of the hypothesis that the effect equals the rule's bound (`Within`: lies outside the margin).
+        p: p-value of the hypothesis that the effect equals the rule's bound (for `Within`: is beyond its margin).
         q: false discovery rate of `p` among the rows of a ledger (Benjamini and Hochberg), or None.
         num_seeds: number of seeds, or of instances.
         seeds_needed: number of seeds that would decide an inconclusive claim, or None.

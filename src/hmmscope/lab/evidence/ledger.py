@@ -124,7 +124,7 @@ def ledger(
 ) -> list[LedgerRow]:
     """Return rows for the claims that the experiments in `folders` measure, with q-values over all rows.
 
-    If folders share a claim, the best rank stays: finished experiments first, then several seeds, then scale.
+    Among folders that share a claim, the best are kept: first by completeness, then several seeds, then scale.
 
     Args:
         folders: folders of experiments.

@@ -9,7 +9,7 @@ The folder "claims" next to the modules that measure claims has one file for eac
 
     [measurement]
     version = 2                                    # raised if measured rows change
-    once = { "65f11fa56661" = 2 }                  # version behind a digest in older files
+    once = { "65f11fa56661" = 2 }                  # version of the code with this digest
 
     [limits-fit-length-grows]
     version = 1                                    # raised if and only if the rule's behaviour changes
@@ -94,7 +94,7 @@ class ClaimRecord:
         more_budget_could_help: whether more training could confirm a denied claim; None if training plays no role.
         budget: training budget of the paper's models, by column of the table "runs".
         parameters: numbers that the function of the claim reads with `parameter`.
-        once: version of the rule behind each digest in older files.
+        once: version of each rule that older files name by digest.
         stands: alterations of tables (made by tests) that may leave the verdict unchanged, with reasons.
     """
 
@@ -149,7 +149,7 @@ class ClaimRecord:
 
 @dataclass(frozen=True, kw_only=True)
 class MeasurementVersion:
-    """The version of the measuring code, and the version behind each digest in older files."""
+    """The version of the measuring code, and the versions that older files name by digest."""
 
     version: int = 1
     once: Mapping[str, int] = field(default_factory=dict)

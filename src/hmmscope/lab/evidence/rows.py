@@ -126,7 +126,7 @@ class Rows(list[dict[str, Any]]):
         return found
 
     def beyond_twins(self, read: str) -> str:
-        """Format the fraction that the best layer explains of what untrained controls leave unexplained, or "".
+        """Format the fraction that the best layer explains of what controls leave unexplained; "" without controls.
 
         Args:
             read: column that selects the best layer, "accuracy" or "r2".

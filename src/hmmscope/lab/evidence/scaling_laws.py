@@ -1,6 +1,6 @@
 """Scaling laws: an outcome as a function of the training budget, fitted in two forms and extrapolated with intervals.
 
-With x = log2(budget), an offset u_i of instance i, and coefficients a, b, A, k:
+With x = log2(budget), an offset u_i of process instance i, and coefficients a, b, A, k:
 
     straight     y = a + u_i + b x + noise
     saturating   y = a + u_i - A 2^(-k x) + noise,  k > 0
@@ -62,7 +62,7 @@ class ScalingLaw:
 
         Attributes:
             x: log2 of the budget.
-            instance: number of the instance.
+            instance: number of the process instance.
             y: the outcome, or the upper limit that it reached.
             hidden: whether the outcome is censored (known to be at least `y`).
         """
@@ -100,7 +100,7 @@ class ScalingLaw:
         return {name: _union([fit.predict(x, instance) for fit in fits]) for name, fits in self.forms.items()}
 
     def effect(self, x: float, unit: str) -> Effect:
-        """Return the predicted mean over instances at budget 2^x, with its interval over all kept fits."""
+        """Return the predicted mean over instances at budget 2^x, with the union of all kept intervals."""
         found = self.mean_at(x)
         best = min(self.forms, key=lambda name: self.forms[name][0].squares)
         ends = found.values()

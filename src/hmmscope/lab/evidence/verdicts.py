@@ -92,7 +92,7 @@ class Rule(ABC):
         return False
 
     def seeds_needed(self, effect: Effect) -> int | None:
-        """Return the least number of seeds (up to 200) that decides a claim at this mean and spread, or None."""
+        """Return the least number of seeds (up to 200) that decides a claim at this effect and spread, or None."""
         counts = range(2, MOST_SEEDS + 1)
         return next((n for n in counts if self.verdict(effect.with_seeds(n)) != "inconclusive"), None)
 

@@ -85,7 +85,7 @@ class Experiment(ABC):
         return None
 
     def cells(self, labels: list[str]) -> dict[str, list[str]]:
-        """Return the labels of the models that are measured together, by name of the part of a seed."""
+        """Return the parts of a seed: by name, labels of the models that are measured together."""
         return {label: [label] for label in labels} if self.measure_per_run else {ALL: labels}
 
     def measurements(self, scale: str) -> dict[str, Any]:

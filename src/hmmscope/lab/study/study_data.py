@@ -164,7 +164,7 @@ class Prepared:
 
 
 class PreparedNumbers(Prepared):
-    """`Prepared` for numbers."""
+    """`Prepared` for sequences of numbers."""
 
     kind = EmissionHMM
     target, unit, counting = "density", "observation", ("autoregression",)

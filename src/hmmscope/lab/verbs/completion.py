@@ -37,7 +37,6 @@ def _names(kind: str) -> list[str]:
 
 
 def _fields(verb: str, words: list[str]) -> list[str]:
-    """Return options such as ``--model.width`` of the entries named in `words`, else of all."""
     shown = (catalogue() or {"show": {}})["show"]
     if verb not in ("run", "sweep", "train") or not shown:
         return []
