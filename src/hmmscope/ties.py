@@ -1,14 +1,14 @@
 """Choices, orders and printed digits that do not depend on rounding errors.
 
 Numbers that differ by at most `TOLERANCE` (relative to the largest magnitude) count as equal; the first of equal
-numbers is chosen. `TOLERANCE` exceeds rounding errors (1e-12) and errors of quantization to multiples of 2^-32 (2e-10).
+numbers is chosen.
 """
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
-#: Largest relative difference of equal numbers.
+#: Largest relative difference of equal numbers; above errors of rounding (1e-12) and of multiples of 2^-32 (2e-10).
 TOLERANCE = 1e-8
 #: Significant digits of a float that rounding does not affect.
 DIGITS = 13

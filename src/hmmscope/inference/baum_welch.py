@@ -102,14 +102,15 @@ def fit_baum_welch(
     With `pseudo_count` c the fit is the posterior mode under Dirichlet(1 + c) priors of rows of probabilities. Zeros in
     `start` stay zero.
 
-    From the third restart on, the search ends when the log-likelihoods of the best two restarts differ by less than 0.1
-    nats or `agreement` nats per observation. Each restart first runs ten iterations from each of `num_tries` random
-    starts (short runs), and then continues the best of these runs. Every second random start favours self-transitions.
+    From the third restart on, the search ends when the log-likelihoods of the best two restarts differ by less than the
+    larger of 0.1 nats and `agreement` nats per observation. Each restart runs ten iterations from each of `num_tries`
+    random starts (short runs), and continues the best short run. Every second random start favours self-transitions.
 
     Source: Baum et al. (1970); short runs: Biernacki, Celeux and Govaert (2003).
 
     Args:
-        observations: Symbols in [0, V) or `hmmscope.MISSING` (batch, time); or `PackedSequences`, where V is missing.
+        observations: Symbols in [0, V) or `hmmscope.MISSING` (batch, time); or `PackedSequences`, in which the symbol V
+            marks a missing observation.
         num_states, num_symbols: Numbers S and V of states and symbols.
         lengths: Number of observations of each sequence (batch,).
         start, fixed, tied_emissions, constraints: See `FitOptions`; the pseudo-count is added once per tied group.

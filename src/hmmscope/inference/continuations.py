@@ -48,7 +48,7 @@ def forecast(
 ) -> Forecast:
     """Compute the distribution of each of the next `steps` observations and states, and sample continuations.
 
-    P(state T+k | past) = belief_{T-1} @ transition^(k+1);  P(o_{T+k} | past) = P(state T+k | past) @ emission
+    P(state T+k | past) = belief_{T-1} @ transition^(k+1);  P(o_{T+k} | past) = P(state T+k | past) @ emission;  k >= 0
 
     Distributions are marginals of one step; samples are joint over all steps. In a labelled HMM, state t follows
     observation t. A mixture's forecast averages the components by their probabilities given the past.

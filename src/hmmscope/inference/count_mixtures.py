@@ -42,7 +42,7 @@ class CountMixture(Shown):
         log_marginal: Callable[[Rows], Array],
         random: np.random.Generator,
     ) -> "CountMixture":
-        """Return `size` densities given random entries of `centres`, multiplied by random fractions 0.8, 0.32, .., 0.
+        """Return `size` densities given counts: random entries of `centres` times random fractions 0.8, 0.32, .., 0.
 
         Args:
             shares: Probabilities of the fractions (default: equal).
@@ -63,7 +63,7 @@ class CountMixture(Shown):
         return flat, np.ascontiguousarray(flat.T)
 
     def weigh(self, factors: Array) -> tuple[Array, Rows, Array]:
-        """Return log densities of N models, E[`counts` | model], and the average over models of P(fraction | model)."""
+        """Return log densities of models, E[component's counts | model], and the mean of P(fraction | model)."""
         (flat, across), used = self._flat, np.zeros(len(self.norms))
         logs, means, block = np.empty(len(factors)), np.empty_like(factors), max(1, BLOCK // len(self.norms))
         for begin in range(0, len(factors), block):  # small blocks stay in the cache

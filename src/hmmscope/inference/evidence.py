@@ -146,7 +146,7 @@ class State(NamedTuple):
 
 
 def pseudo_values(parts: Array) -> list[float]:
-    """Return one jackknife pseudo-value of `log_bridge` per group, from log ratios (2, group, draw)."""
+    """Return one jackknife pseudo-value of `log_bridge` per group, from its arguments (2, group, draw)."""
     count, whole = parts.shape[1], log_bridge(*parts.reshape(2, -1))
     without = (log_bridge(*np.delete(parts, group, 1).reshape(2, -1)) for group in range(count))
     return [count * whole - (count - 1) * log for log in without]

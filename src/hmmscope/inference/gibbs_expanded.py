@@ -29,16 +29,16 @@ class Expansion(Protocol):
 
     @property
     def codes(self) -> Path:
-        """Code of each observation (N,)."""
+        """Row of each observation (N,) in the likelihoods of `arrays`."""
 
     def arrays(self, rows: Rows) -> tuple[Array, Array, Array]:
-        """Return initial and transition probabilities, and P(observation | expanded state) (code, expanded state)."""
+        """Return initial and transition probabilities, and likelihoods P(observation | expanded state) (row, state)."""
 
     def counts(self, first: Array, moves: Array, path: Path) -> Rows:
         """Count first states, transitions and emissions along a path of expanded states."""
 
     def shown(self, path: Path) -> Path:
-        """Return the state of the model in each expanded state of a path."""
+        """Convert a path of expanded states to states of the model."""
 
 
 def expanded_draws(
@@ -55,7 +55,7 @@ def expanded_draws(
 
     Args:
         expansion: Model with expanded states.
-        data: Codes of the observations (N,), offsets and lengths of the sequences.
+        data: `expansion.codes`, and the offsets and lengths of the sequences.
         start: Parameters before the first sweep, all positive.
         priors: Dirichlet concentrations of the parameters.
         reference: See `symbol_draws`.

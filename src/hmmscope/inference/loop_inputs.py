@@ -191,7 +191,7 @@ class PackedSequences(NamedTuple):
         rows: Index of each sequence in its batch (n,).
         starts: Mask of the times at which a sequence is reset (T,), see `reset_mask` of `filter_beliefs`.
         weights: Weight of each sequence in sums (n,); None if all are 1.
-        sets: Pairs (symbol, allowed states) with the numbers in `symbols`; None if no states are known.
+        sets: None, or pairs (symbol, allowed states); `symbols` then contains indices of these pairs.
     """
 
     symbols: NDArray[Any]

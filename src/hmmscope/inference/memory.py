@@ -52,7 +52,7 @@ def memory_beliefs(
 
     Returns:
         Filter result. `log_likelihood_terms[t]` is log P(o_t | preceding memory_length observations). Beliefs are zero
-        where the window has probability zero; later beliefs may still be positive.
+        where the window has probability zero.
 
     Raises:
         InputError: A symbol, `memory_length` or `prior` is invalid, or the default prior is not unique.

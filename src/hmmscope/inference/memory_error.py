@@ -136,8 +136,8 @@ def memory_certificate(hmm: Process, memory_length: int) -> float:
 
     Let D be the largest ln(A_ik A_jl / (A_il A_jk)) over i, j, k, l (Hilbert's metric) and c = tanh(D / 4). Then
 
-        state emissions:  A = transition;                TV <= tanh(D * c^L / 4)
-        edge emissions:   A = labelled[v], max over v;   TV <= tanh(D * c^(L - 1) / 4)
+        state emissions:  A = transition;                  TV <= tanh(D * c^L / 4)
+        edge emissions:   A = labelled[v], max D over v;   TV <= tanh(D * c^(L - 1) / 4)
 
     for a memory of L observations that starts from the stationary distribution. The bound is 1 if D is infinite.
 

@@ -101,7 +101,7 @@ class StateCountPosterior:
     def interval(self, chosen: int) -> tuple[int, int]:
         """Return the central 95 % interval of the number of states.
 
-        The interval includes `chosen`, and all numbers of states whose evidence plus its error gives them over 2.5 %.
+        It includes `chosen`, and all numbers of states whose probability may exceed 2.5 %, given the evidence's error.
         """
         sizes, below = sorted(self.shares), 0.0
         low = high = sizes[0]

@@ -5,7 +5,7 @@
 E is an emission matrix of S states and V symbols. The bounds on gamma(E) hold up to rounding:
 
     upper   ||v E||_1 / ||v||_1 for any v with sum 0
-    lower   1 / t if E G + 1 c = I for a row vector c, and all rows i, j of G have ||G_i - G_j||_1 / 2 <= t;
+    lower   1 / t if E G + 1 c = I (column of ones 1, any row c) and all rows of G have ||G_i - G_j||_1 / 2 <= t;
             or min ||v E||_2 / (||v||_2 sqrt(S)) over v with sum 0
     exact   0 if S > V; the lower bound with G = E^-1 if E is invertible; else by 2^(S-1) - 1 linear programs
 

@@ -27,7 +27,7 @@ def observe(
     """Compute the beliefs, predictions and log-likelihoods of the Bayes-optimal observer.
 
     The result's `probs` or `vectors` store the belief under the name "belief" for an HMM, "vector" for a generalised
-    HMM and "component" for a mixture. Other processes use their own method `observe`.
+    HMM and "component" for a mixture. Other processes use names of their own.
 
     Args:
         process: Any process.

@@ -1,8 +1,4 @@
-"""Filter of mixtures on a CPU.
-
-HMMs of few states use `hmmscope.kernels.mixtures`; larger HMMs use matrix products, one component at a time. Sequences
-at risk of underflow are recomputed by `hmmscope.kernels.underflow_safe`.
-"""
+"""Filter of mixtures on a CPU."""
 
 import numpy as np
 import torch
