@@ -79,8 +79,8 @@ def to_dynamax(process: Process) -> dict[str, NDArray[np.float64]]:
 
     Args:
         process: process of one of these classes, with dynamax's class in parentheses: `HMM` (`CategoricalHMM(S, 1,
-            V)`); `MultichannelHMM` with equal channels (`CategoricalHMM(S, C, V)`); `PoissonHMM`; `GaussianHMM` ("full"
-            `GaussianHMM`, "diag" `DiagonalGaussianHMM`, "tied" `SharedCovarianceGaussianHMM`, "spherical"
+            V)`); `MultichannelHMM` with channels of equal size (`CategoricalHMM(S, C, V)`); `PoissonHMM`; `GaussianHMM`
+            ("full" `GaussianHMM`, "diag" `DiagonalGaussianHMM`, "tied" `SharedCovarianceGaussianHMM`, "spherical"
             `SphericalGaussianHMM`); `GaussianMixtureHMM` ("full" `GaussianMixtureHMM`, "diag"
             `DiagonalGaussianMixtureHMM`); or a class registered with `dynamax_emissions`. With `jax_enable_x64` the
             numbers stay bit-identical.

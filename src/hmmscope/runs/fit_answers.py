@@ -44,7 +44,7 @@ class FitAnswers(Tabular):
         return state_answers.predict(self.hmm, self._known("predict", x, known_states, reading), names=names)
 
     def predict_proba(self, x: Any = None, *, known_states: Any = None, **reading: Any) -> RowValues:
-        """Compute P(state | all observations) of each row, (row, state)."""
+        """Compute P(state | all observations) for each row, shape (row, state)."""
         return state_answers.predict_proba(self.hmm, self._known("predict_proba", x, known_states, reading))
 
     def score(

@@ -21,7 +21,7 @@ class FitOptions:
             probabilities stay zero; symbols are matched by name.
         fixed: Parts that keep the values of `start`: "initial", "transition", "emission", "durations".
         tied_emissions: A class number for each state; states of one class share one emission distribution.
-        constraints: Forbidden, fixed and tied probabilities, or a function from the number of states to them.
+        constraints: Forbidden, fixed and tied probabilities, or a function of the number of states that returns them.
         sequence_weights: Weight of each sequence; a weight of 2 equals two copies. With weights, no part
             of the data is held out to compare numbers of states.
         known_states: Known states at some times, by number or name, or sets of possible states; see `filter_beliefs`.

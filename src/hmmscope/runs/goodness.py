@@ -41,7 +41,7 @@ class Goodness(Tabular):
     Source: Gelman, Meng and Stern (1996), posterior predictive checks; Davison and Hinkley (1997), section 4.2.
 
     Attributes:
-        rows: `family`, `place` (such as an n-gram) and `value` of each statistic; `mean`, `low`, `high` of simulations.
+        rows: `family`, `place` (such as an n-gram) and `value` of each statistic; `mean`, `low`, `high` when simulated.
         p_values: p-value of each family.
         num_simulations: Number of simulated data sets.
         drawn: True if simulations used posterior draws in turn, False if they used the fitted model.
