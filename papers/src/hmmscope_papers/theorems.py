@@ -48,7 +48,7 @@ def slope(xs: Iterable[float], ys: Iterable[float]) -> float:
 def power_slopes(rows: Rows, x: str, y: str, *by: str) -> list[float | None]:
     """Return exponents of y ~ x^slope, one per combination of the columns `by` (default: per instance).
 
-    An exponent is None if fewer than two values of y are positive.
+    An exponent is None if positive y have fewer than two different x.
     """
     slopes: list[float | None] = []
     for group in rows.by(*(by or ("instance",))).values():

@@ -97,7 +97,7 @@ def driven_system(process: object, initial: object = None) -> DrivenSystem:
     A deterministic `LabelledHMM` has A_v[j, i] = 1 if symbol v leads from state i to state j, else 0.
 
     Args:
-        process: Deterministic `LabelledHMM` or `MatrixProduct`, its name, matrices (symbol, n, n), or a `DrivenSystem`.
+        process: Deterministic `LabelledHMM`, `MatrixProduct`, name of one, matrices (symbol, n, n), or `DrivenSystem`.
         initial: Vector before the first symbol (default: an HMM's initial distribution, else the first unit vector).
 
     Raises:

@@ -1,7 +1,7 @@
 """ReLU attention that takes one gradient step of least squares, and attention that applies the resulting weights.
 
 [MultiTask] §4, after Bai et al., 2023, Theorem 4. Position c holds a sample: window x_c and label y_c. Position r
-stores weights W(r), with row W_a for label entry a. The head for a and sign s = +1 or -1 has, with n samples:
+stores weights W(r), with row W_a for label entry a. Each a and sign s = +1, -1 has a head (n: number of samples):
 
     score[r, c] = s (W_a(r) . x_c - y_(c,a)) - mask * invalid_c;     value[c] = -s (rate / n) x_c, added to W_a(r)
 

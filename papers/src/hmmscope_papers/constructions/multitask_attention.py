@@ -19,7 +19,7 @@ SCORE_BYTES = 2**23
 class AttentionHeads(nn.Module):
     """Attention heads of one shape and one activation.
 
-    scores[i, j] = (W_Q x_i) . (W_K x_j);   output_i = sum_j activation(scores)[i, j] W_O W_V x_j
+    scores[i, j] = (W_Q x_i)^T (W_K x_j);   output_i = sum_j activation(scores)[i, j] W_O W_V x_j
 
     Activations: softmax, ReLU, or ReLU divided by the number of keys ("mean relu").
 

@@ -73,10 +73,10 @@ class ResidualLayout:
     """Layout of the rows of the residual stream.
 
     Slot i holds the token i positions earlier, future i the token i positions later. The query window is slots
-    0 .. L-1. A regression sample (window x, label y) consists of:
+    0 to L-1. A regression sample (window x, label y) is:
 
-        not causal: x = slots 0 .. L-1,    y = futures 1 .. k
-        causal:     x = slots k .. k+L-1,  y = slots k-1 .. 0
+        not causal: x = slots 0 to L-1,    y = futures 1 to k
+        causal:     x = slots k to k+L-1,  y = slots k-1 to 0
 
     Attributes:
         num_symbols: Number of symbols V; the delimiter is token V.

@@ -1,10 +1,10 @@
 """Division of a vector x by its sum, with O(log T) layers: the second half of [Limits] Theorem 5.3.
 
-Each of T observations divides the sum of x >= 0 by at most C, so that it is in [C^-T, 1]. Part 1 scales x to a sum in
+Each of T observations divides the sum of x >= 0 by at most C, so the sum is in [C^-T, 1]. Part 1 scales x to a sum in
 [1, 3], in K = ceil(log2(T log2 C)) stages:
 
     x <- C^T x
-    for k = 0 .. K - 1:   D = C^(T / 2^(k+1))
+    for k = 0, .., K - 1:   D = C^(T / 2^(k+1))
         v = sum(x);   q = p(v - D);   x <- (q / D + 1 - q) x          p(z) = ReLU(1 - ReLU(1 - z))
 
 Part 2 is a geometric series:
@@ -156,7 +156,7 @@ def gate(z: Any) -> Any:
 
 @dataclass(frozen=True, repr=False)
 class DenseLayer(Shown):
-    """The layer activation(weight h + bias): ReLU for the first `num_relu` neurons, else GeLU; none if `linear`."""
+    """The layer activation(weight h + bias): ReLU for the first `num_relu` neurons, else GeLU; identity if `linear`."""
 
     weight: NDArray[np.float64]
     bias: NDArray[np.float64]

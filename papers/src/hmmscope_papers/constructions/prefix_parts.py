@@ -238,7 +238,7 @@ class ProductMLP(nn.Module):
         return update
 
     def products(self, current: Tensor, previous: Tensor) -> Tensor:
-        """Return current @ (previous - I), or current @ previous if `product` is "relu01" or `target` not `current`."""
+        """Return current @ (previous - I); current @ previous if `product` is "relu01" or `target` is not `current`."""
         eye = torch.eye(self.size, dtype=current.dtype, device=current.device)
         if self.product == "bilinear":
             return current @ (previous - eye) if self.in_place else current @ previous

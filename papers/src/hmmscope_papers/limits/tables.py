@@ -112,7 +112,7 @@ def trivial_loss(run: Run, num_samples: int) -> float:
 
 
 def training_rows(run: Run, error_rates: Sequence[float], facts: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return rows of `WHILE_TRAINING`: fit lengths and losses after at most twenty epochs.
+    """Return rows of `WHILE_TRAINING`: fit lengths and losses at no more than twenty epochs.
 
     Returns:
         `facts` with ``error_rate``, ``longest``, ``epoch``, ``share`` (of the training), ``sequences``, ``tokens``,

@@ -120,7 +120,7 @@ class MultiTaskFig1(PoolFigure):
 
 
 def effects(score: Score, pool: str, first_position: int) -> list[dict]:
-    """Return the claims' differences, paired within prompts: (network, effect, pool, first_position, value, ...).
+    """Return differences that claims test, paired within prompts: (network, effect, pool, first_position, value, ...).
 
     ``demonstrations`` is the accuracy with all minus the accuracy with no demonstrations, at positions >=
     `first_position`. ``length`` is the accuracy at the last minus the accuracy at the first position of the test

@@ -107,7 +107,7 @@ def _stages(network: MultiTaskTransformer) -> dict[int, str]:
 
 
 def effects(values: ShuffleValues) -> list[dict]:
-    """Return the claims' effects, averaged over heads per prompt: (effect, metric, value, low, high, samples).
+    """Return the effects that claims test, averaged over heads per prompt: (effect, metric, value, low, high, samples).
 
     ``lower less upper`` is the mean over the lower half of the layers minus the mean over the upper half; a middle
     layer is omitted. ``last less before`` is the last layer's value minus the value of the layer before.

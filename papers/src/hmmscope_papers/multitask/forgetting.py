@@ -32,7 +32,7 @@ def hidden_cycle() -> HMM:
 
 
 def held_bit(gamma: float) -> HMM:
-    """Return a process with a bit that is shown now and then, else seen through a channel of observability gamma.
+    """Return a process with a bit that is shown at random times, else seen through a channel of observability gamma.
 
     States A and B hold the bit and emit 0 or 1 with probabilities (1 +- gamma) / 2. With probability `LEAVE`, A'
     follows A and B' follows B; they show the bit by symbols 2 and 3. Then the bit changes with probability `FORGET`.

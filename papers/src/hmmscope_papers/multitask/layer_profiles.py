@@ -38,7 +38,7 @@ def at_layer(curves: Curves, layers: Curves) -> Curves:
 
 
 def cross_fitted(by_sample: Curves, statistic: Callable[[Curves, Curves], Curves], *, seed: int = 0) -> Curves:
-    """Return a statistic at layers chosen on the other half of the samples, averaged over both halves.
+    """Return a statistic of each half of the samples at layers chosen on the other half, averaged over both.
 
     Args:
         by_sample: values (sample, layer).

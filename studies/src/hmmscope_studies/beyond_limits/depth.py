@@ -145,7 +145,7 @@ def _at(own: lab.Rows, share: float) -> dict[str, Any]:
 
 
 def last_octave(own: lab.Rows) -> lab.EstimateWithError | None:
-    """Return log2(fit length at the end / at half of training); None if the whole sequence is fitted at half."""
+    """Return log2(final fit length / fit length at half of training); None if the latter is the whole sequence."""
     half, end = _at(own, 0.5), _at(own, 1.0)
     return None if half["length"] >= half["longest"] else lab.EstimateWithError(log2_length(end) - log2_length(half))
 

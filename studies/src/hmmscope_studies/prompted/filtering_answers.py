@@ -20,7 +20,7 @@ FILTERS, FAILS = "header-transformer-filters", "header-lstm-fails"
 
 
 def who_filters(tables: Tables) -> list[str]:
-    """Return a Markdown table of excess losses of networks over that of the n-gram baseline; empty without networks.
+    """Return a Markdown table of networks' excess losses divided by the n-gram baseline's; empty without networks.
 
     Args:
         tables: Tables of header-filtering, with `places`.
