@@ -107,7 +107,7 @@ def limits_theorem5_2(
     4n³ + 2n² hidden neurons per layer for "gelu".
 
     Args:
-        process: 0/1 maps or orthogonal matrices, see `driven_system`.
+        process: 0/1 maps (at most one 1 per column) or orthogonal matrices, see `driven_system`.
         length: Largest number of symbols T.
         product: "gelu" (Lemma D.1); "relu01", exact for 0/1 maps; or "bilinear", exact but not an MLP.
         temperature: Attention gain γ: a number, "tight" (`tight_gain`) or "paper" (`paper_gain`).

@@ -26,7 +26,7 @@ def rates_of(training: dict[str, Any]) -> list[float]:
 def choose_rate(
     configure: Callable[[float], RunConfig], task: BenchmarkTask, training: dict[str, Any], work: Path
 ) -> dict[str, Any]:
-    """Train with each learning rate on the search seed, and return the excess of each rate, and the best rate.
+    """Train with each learning rate on the search seed, and return each rate's excess loss, and the best rate.
 
     Args:
         configure: Function (learning rate) -> configuration of a training with `SEARCH_SEED`.

@@ -43,7 +43,7 @@ _LOOKS: dict[str, tuple[str, lab.Role]] = {
 
 @registry.experiment(NAME)
 class InContext(lab.Experiment):
-    """A RoFormer trained on random HMMs, and optionally a language model, evaluated on lazy noisy chains."""
+    """A RoFormer trained on random HMMs, and optionally a language model, on noisily observed lazy Markov chains."""
 
     title = "In-context predictions of observations of hidden Markov models"
     summary = (
