@@ -291,11 +291,11 @@ class Gate:
 
     @staticmethod
     def flat(tables: Tables, margin: float = FLAT, **fields: Any) -> "Gate":
-        """Require that each run's loss is near its lower bound, or changed little over the last quarter of training.
+        """Require that each run's loss is near the Bayes loss, or changed little over the last quarter of training.
 
         Args:
             tables: tables by name, including ``runs``.
-            margin: smallest change or excess over the bound that fails the precondition, in nats.
+            margin: smallest change, or excess over the Bayes loss, that fails the precondition, in nats.
             fields: column values that select runs.
         """
         runs = Rows(tables.get("runs", ())).where(**fields)
