@@ -124,7 +124,7 @@ class FilterInBits(Shown):
     Raises:
         InputError: The product or variant is unknown, or `least` is outside (0, 1), or c = 0 and `least` is missing.
 
-    Source: [Limits] Theorem 5.3.
+    Source: [Limits] Theorem 5.3, Appendix E.
     """
 
     hmm: HMM | LabelledHMM

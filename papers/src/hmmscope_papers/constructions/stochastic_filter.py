@@ -325,7 +325,7 @@ def limits_theorem5_3(
     Raises:
         InputError: c = 0 and `least` is missing, a value is out of range, or C^T is too large.
 
-    Source: [Limits] Theorem 5.3, with the corrections of `normaliser` and `log_leak`.
+    Source: [Limits] Theorem 5.3 and Appendix E, with the corrections of `normaliser` and `log_leak`.
     """
     require_count("length", length, most=MAX_LENGTH)
     for field, value, known in (
