@@ -56,7 +56,7 @@ def expanded_draws(
     Args:
         expansion: Model with expanded states.
         data: `expansion.codes`, and the offsets and lengths of the sequences.
-        start: Parameters before the first sweep, all positive.
+        start: Parameters before the first sweep, positive where `priors` are.
         priors: Dirichlet concentrations of the parameters.
         reference: See `symbol_draws`.
         chains: Settings of the Markov chains.
