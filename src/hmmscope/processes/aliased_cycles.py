@@ -21,7 +21,7 @@ from hmmscope.system_info import require_memory
 
 @dataclass(frozen=True, kw_only=True)
 class NoisyCyclesSpec:
-    """HMMs that usually follow a cycle through all S states; each of V symbols is the usual one of S/V states.
+    """HMMs that usually follow a cycle through all S states; each of V symbols is the most likely in S/V states.
 
     transition[s] = follow * (one-hot successor of s on the cycle) + (1 - follow) * uniform
     emission[s] = show * (one-hot symbol of s) + (1 - show) * uniform
@@ -91,7 +91,7 @@ class AliasedSpec(NoisyCyclesSpec):
 @registry.process("aliased-cycles")
 @dataclass(frozen=True, kw_only=True)
 class AliasedCyclesSpec(AliasedSpec):
-    """An HMM that usually follows a cycle through its S states; each of V symbols is the usual one of S/V states.
+    """An HMM that usually follows a cycle through its S states; each of V symbols is the most likely in S/V states.
 
     Source: this project.
     """
@@ -106,7 +106,7 @@ class AliasedCyclesSpec(AliasedSpec):
 class AliasedCyclesMixtureSpec(AliasedSpec):
     """A pool of equally likely HMMs with noisy cycles, in which state s usually emits symbol s mod V.
 
-    A held-out pool needs a `first_component` beyond the training pool's components.
+    A held-out pool needs `first_component` >= `num_components` of the training pool.
 
     Source: this project.
     """

@@ -56,8 +56,8 @@ class RandomAutomatonSpec:
 class WordProblemSpec:
     """The word problem of a finite group: symbols are group elements; the state is the product of the symbols so far.
 
-    State t = symbol_t * state_{t-1}, from the identity (element 0); `num_generators` > 0 allows only this number of
-    random symbols, without the identity; 0 allows all elements. The word problem of A5 or S5 is complete for NC1.
+    state_t = symbol_t * state_{t-1}, where state_{-1} is the identity (element 0). If `num_generators` > 0, symbols
+    are this many random elements other than the identity, else all. The word problem of A5 or S5 is complete for NC1.
 
     Source: Barrington (1989); used as a test of state tracking by Merrill, Petty and Sabharwal (2024).
     """

@@ -52,7 +52,7 @@ def uniform_noise(num_symbols: int, probability: float) -> Float64[Tensor, "symb
 def as_labelled(process: Process) -> LabelledHMM:
     """Convert an HMM to edge emissions: labelled[v, i, j] = emission[i, v] * transition[i, j].
 
-    The result's state t is the HMM's state t + 1, after observation t.
+    State t of the result is state t + 1 of the HMM.
     """
     if isinstance(process, LabelledHMM):
         return process

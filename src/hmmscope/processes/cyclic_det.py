@@ -16,7 +16,7 @@ class CyclicDetSpec(CyclesSpec):
 
     Five random cycles of five states generate A_5, whose word problem is complete for NC1, with probability 0.9992.
 
-    Source: [Limits] §2.2 and App. C (Cyclic-DET).
+    Source: [Limits] §2.2 and Appendix C (Cyclic-DET).
     """
 
     def build(self) -> LabelledHMM:

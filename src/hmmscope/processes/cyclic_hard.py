@@ -15,17 +15,16 @@ from hmmscope.schema import require
 class CyclicHardSpec(CyclesSpec):
     """The process `cyclic-det` with rare queries: the symbol after `*` names the state.
 
-    stage 0 -> 0 with probability 1 - prediction_rate: a uniform action moves the state
-            -> 1 with probability prediction_rate: the symbol *
-    stage 1 -> 2: the symbol that names the state
-    stage 2 -> 0: a uniform action moves the state
+    stage 0: with probability prediction_rate the symbol `*`, then stage 1; else a uniform random action, then stage 0;
+    stage 1: the name of the state, then stage 2;
+    stage 2: a uniform random action, then stage 0
 
     Symbols are the actions, then `*`, then the state names. Hidden state stage * num_states + s is the pair (s, stage).
 
     Attributes:
         prediction_rate: probability of `*` in stage 0; 1 / (sequence length) in [Limits].
 
-    Source: [Limits] §2.2, App. B and C (Cyclic-HARD). Each action moves the state once, as in App. B (§2.2 differs).
+    Source: [Limits] §2.2, Appendices B and C (Cyclic-HARD); where they differ, Appendix B.
     """
 
     prediction_rate: float = 1 / 120

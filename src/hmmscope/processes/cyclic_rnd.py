@@ -23,7 +23,7 @@ class CyclicRndSpec(CyclesSpec):
         backward_probability: probability of a backward step, 0.01 in [Limits], and 0.03 to 0.15 in its Table 1.
         augmented: True for hidden states that are pairs (state, last action), numbered action * num_states + state.
 
-    Source: [Limits] §2.2 and App. C (Cyclic-RND).
+    Source: [Limits] §2.2 and Appendix C (Cyclic-RND).
     """
 
     backward_probability: float = 0.01

@@ -18,7 +18,7 @@ def augment(process: LabelledHMM, pairing: Literal["post", "pre"] = "post") -> H
 
     At time t, s is the state after (`post`) or before (`pre`) observation t. Observations keep their distribution.
 
-    Source: [Limits] Prop. A.1, which combines the transition of `pre` with the state sequence of `post`.
+    Source: [Limits] Proposition A.1, with the transition of `pre` but the states of `post`.
 
     Raises:
         InputError: the pairing is neither `post` nor `pre`.

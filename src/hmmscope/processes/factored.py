@@ -18,10 +18,10 @@ class FactoredMess3Spec:
     """Several parallel Mess3 processes (factors); the base-3 digits of a symbol are the factors' symbols.
 
     Factors with the coupling ``independent`` do not interact. A factor's switch probability becomes `driven` when the
-    previous factor emits symbol 0 (``conditional``) or has the new state 0 (``hidden``). Without ``hidden`` coupling,
+    previous factor emits symbol 0 (``conditional``) or moves to state 0 (``hidden``). Without ``hidden`` coupling,
     the belief is the product of the factors' beliefs.
 
-    Source: after Shai et al. (2026).
+    Source: after Shai et al. 2026.
     """
 
     num_factors: int = 2

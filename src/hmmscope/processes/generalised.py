@@ -170,7 +170,7 @@ class PostQuantumSpec:
     """A process of dimension three that no finite-dimensional quantum model generates.
 
     After the first 0 the predictive vector is proportional to (x, 1, ln x), x > 0. Symbols 1 and 2 multiply x by `grow`
-    and `shrink`; symbol 0 has weight x - 1 - ln x and resets x to 1.
+    and `shrink`; symbol 0, of unnormalized probability x - 1 - ln x, resets x to 1.
 
     Source: after Fanizza, Lumbreras and Winter (2024); ln(`grow`) / ln(`shrink`) must be irrational.
     """

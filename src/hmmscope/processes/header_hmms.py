@@ -34,7 +34,7 @@ _ATTEMPTS = 2**12
 class HeaderHMMs(HMMPerSample):
     """A new HMM for each sample, with a uniform initial state and other probabilities in multiples of 1/denominator.
 
-    A header lists the numerators of each row, without its last. Exact predictions exist only in the layout `header`.
+    A header lists all but the last numerator of each row. Exact predictions exist only in the layout `header`.
     """
 
     stored_name = "ToldHMMs"
@@ -167,7 +167,7 @@ def _check_shares(spec: object, *fields: str) -> None:
 @registry.process("told-hmms")
 @dataclass(frozen=True, kw_only=True)
 class HeaderHMMsSpec(HeaderSpec):
-    """A new HMM for each sample; the layout `header` encodes its Dirichlet rows, multiples of 1/denominator, exactly.
+    """A new HMM with Dirichlet rows for each sample, with probabilities in multiples of 1/denominator.
 
     Attributes:
         transition_concentration, emission_concentration: concentrations of the Dirichlet rows.

@@ -44,7 +44,7 @@ class HMMFamily(Protocol):
 class HMMPerSample(Process):
     """A process that draws a new HMM for each sample.
 
-    A sample's HMM has the number (sample number) + 2^40 * (code of the random stream). Exact predictions are unknown.
+    Sample n of the random stream with code c uses HMM n + 2^40 * c. Exact predictions are unknown.
     """
 
     stored_name = "FreshHMMs"
@@ -168,7 +168,7 @@ class MarkovChainPerSampleSpec(DirichletSpec):
 
     The process is `markov-mixture` with infinitely many components; `emission_concentration` is ignored.
 
-    Source: Edelman et al. (2024).
+    Source: Edelman et al. 2024.
     """
 
     def __post_init__(self) -> None:

@@ -110,7 +110,7 @@ def kalman_filter(
 
     predict: mean = A mean;  update: mean = mean + K (o_t - B mean)   with A, B, K of `kalman_steps`
 
-    Source: Kalman (1960); [Limits] App. C for RanLDS.
+    Source: Kalman (1960); [Limits] Appendix C for RanLDS.
 
     Args:
         process: linear system with n state coordinates and m observed coordinates.
@@ -225,7 +225,7 @@ def isotropic_means(
 
     mean_t = A mean_{t-1} + gain_t B^T (o_t - B A mean_{t-1})   with A, B of `kalman_steps`
 
-    Source: [Limits] App. C (RanLDS).
+    Source: [Limits] Appendix C (RanLDS).
 
     Raises:
         InputError: a matrix is not orthogonal, or a noise covariance is not the identity.

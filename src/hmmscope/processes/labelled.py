@@ -78,7 +78,7 @@ class LabelledHMM(Process):
         labelled[a, i, j] = P(a | i) * P(j | i, a), where `policy` replaces the factor P(a | i)
 
         Args:
-            policy, first: See `hmmscope.processes.policies.policy_rows`, with `seen` the last state.
+            policy, first: See `hmmscope.processes.policies.policy_rows`, where `seen` is the last state.
 
         Raises:
             InputError: An action is impossible in a state, or rows are invalid.

@@ -23,7 +23,7 @@ class LazyChainSpec:
 
     transition = stay I + (1 - stay) D;  emission = (1 - noise) I + noise D';  all rows of D and D' ~ Dirichlet(1)
 
-    Source: after Dai et al. (2025).
+    Source: after Dai et al. 2025.
     """
 
     num_states: int = 4

@@ -176,7 +176,7 @@ def _factor(name: str, covariance: Float64[Tensor, "size size"]) -> NDArray[np.f
 
 
 def noise_factor(covariance: Float64[Tensor, "size size"], *, singular: bool) -> Float64[Tensor, "size size"] | None:
-    """Return F with F F^T = covariance, or None if it is not positive definite (if `singular`, semidefinite)."""
+    """Return F with F F^T = covariance, or None if it is not positive definite or, with `singular`, semidefinite."""
     if not bool(torch.allclose(covariance, covariance.T)):
         return None
     factor, failed = torch.linalg.cholesky_ex(covariance)
@@ -192,7 +192,7 @@ def noise_factor(covariance: Float64[Tensor, "size size"], *, singular: bool) ->
 class RanLDSSpec:
     """A linear system with random orthogonal matrices (Haar measure), unit noise and a unit vector as initial state.
 
-    Source: [Limits] §2.1 and App. C (RanLDS), where observation t is called y_{t+1}.
+    Source: [Limits] §2.1 and Appendix C (RanLDS), where observation t is called y_{t+1}.
     """
 
     dimension: int = 5

@@ -39,7 +39,7 @@ class MarkovChainSpec(DirichletSpec):
 class MarkovMixtureSpec(DirichletSpec):
     """A pool of equally likely observed Markov chains with Dirichlet rows and uniform first states.
 
-    Source: Edelman et al. (2024).
+    Source: Edelman et al. 2024.
     """
 
     num_states: int = 5

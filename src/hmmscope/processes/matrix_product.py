@@ -106,7 +106,7 @@ class MatrixProduct(Process):
 class MatmulSpec:
     """Products of random orthogonal matrices (Haar measure) that uniform random symbols choose.
 
-    Source: [Limits] §2.2 and App. C (MatMul).
+    Source: [Limits] §2.2 and Appendix C (MatMul).
     """
 
     dimension: int = 5

@@ -99,21 +99,21 @@ class HMMParams(Shown, ABC):
 
     @abstractmethod
     def absorber(self) -> Absorb:
-        """Return an `Absorb` function for symbols (1, batch) or (component, batch)."""
+        """Return a function of next-state distributions and symbols, see `Absorb`; symbols may be (1, batch)."""
 
     @abstractmethod
     def factors(
         self, components: Int64[Tensor, " row"], symbols: Int64[Tensor, " row"]
     ) -> tuple[Float64[Tensor, "row state state"], Float64[Tensor, "row state"]]:
-        """Return a filter step's matrix and the factors applied after it, for each pair of component and symbol."""
+        """Return A and f with belief ∝ (previous belief @ A) * f, for each pair of component and symbol."""
 
     @abstractmethod
     def from_each_state(self) -> "HMMParams":
-        """Return parameters whose component i continues from state i."""
+        """Return parameters with S components; component i predicts what follows state i."""
 
     @abstractmethod
     def contractions(self, memory_length: int) -> tuple[Float64[Tensor, "matrix state state"], int]:
-        """Return the first component's belief-update matrices, and the number of updates in `memory_length` steps."""
+        """Return the matrices, and the number of contractions, for the bound of `memory_certificate`."""
 
     @abstractmethod
     def with_gaps(self) -> "HMMParams":

@@ -18,7 +18,7 @@ def dirichlet_chain_predictions(
 
     n_ij is the number of earlier transitions i -> j in the chain. At a sequence start the probability is 1/V.
 
-    Source: the Pólya urn scheme; for in-context learning Edelman et al. (2024).
+    Source: the Pólya urn scheme; for in-context learning Edelman et al. 2024.
 
     Args:
         observations: symbols in [0, V), shape (batch, time), one chain for each row.

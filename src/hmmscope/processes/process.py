@@ -64,14 +64,14 @@ class SampledPaths(NamedTuple):
 class Process(StateMethods, ABC):
     """A probability distribution over observation sequences.
 
-    A subclass defines `num_states`, `num_symbols` and `file_format`. It also defines `params` (for sampling and the
-    capabilities in `uses_hmm_inference`), or `sample_paths` and, for exact predictions, `observe`. Other methods
+    A subclass defines `num_states`, `num_symbols` and `file_format`. It also defines `params`, for sampling and the
+    capabilities in `uses_hmm_inference`; or `sample_paths` and, for exact predictions, `observe`. Other methods
     (`smooth`, `viterbi`, ...) are optional capabilities.
 
     Attributes:
         num_states, num_symbols: numbers S of states and V of symbols (of coordinates for real-valued observations).
         uses_hmm_inference: capabilities that `hmmscope.inference` computes from `params`.
-        group: name for related classes in error messages, or empty.
+        group: common name of related classes in error messages, or empty.
         real_valued: True if observations are real vectors.
         observes_gaps: True if `observe` accepts missing observations, which it reads as the symbol V.
         default_target: default training target, "observation" or "belief".

@@ -21,7 +21,7 @@ class RanHMMSpec:
 
     State t and observation t are called s_{t+1} and o_{t+1} in [Limits].
 
-    Source: [Limits] §2.1 and App. C (RanHMM), which does not state the row distribution.
+    Source: [Limits] §2.1 and Appendix C (RanHMM), which does not state the row distribution.
 
     Attributes:
         num_states, num_symbols: numbers of states and symbols, n and m in [Limits].

@@ -96,7 +96,7 @@ class RandomHMMSpec(DirichletSpec):
 class RandomMixtureSpec(DirichletSpec):
     """A pool of equally likely HMMs with Dirichlet rows and uniform initial states.
 
-    A held-out pool needs a `first_component` beyond the training pool's components.
+    A held-out pool needs `first_component` >= `num_components` of the training pool.
 
     Source: [MultiTask] §5 (8192 HMMs, 128 states, 16 symbols; no concentrations stated).
     """

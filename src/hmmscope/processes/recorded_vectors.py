@@ -55,7 +55,7 @@ class RecordedVectors(RecordedSequences, VectorProcess):
         self._pieces = {}
 
     def in_pieces(self, length: int | None = None) -> "RecordedVectors":
-        """Cut the sequences into pieces of at most `length` steps (default: cuts one or two sequences only)."""
+        """Cut sequences into pieces of at most `length` steps, by default only if there are fewer than three."""
         lengths = self.data.lengths.tolist()
         if length is None:
             size = max(lengths) if len(lengths) >= 3 else block_length(sum(lengths))

@@ -40,8 +40,8 @@ class SwitchingResult(Shown):
         log_likelihood_terms: log density of o_t given the past (batch, time), nats.
         log_likelihood: sum of `log_likelihood_terms` over time (batch,).
         num_exact: number of first observations with exact results.
-        error: absolute change of `log_likelihood` (batch,) if merging ignores one more past mode; usually an upper
-            bound of the error of `log_likelihood`; None if not requested.
+        error: absolute change of `log_likelihood` (batch,) for L - 1 instead of L, see `switching_filter`; usually an
+            upper bound of its error; None if not requested.
     """
 
     mode_beliefs: Float64[Tensor, "batch time mode"]

@@ -35,7 +35,7 @@ class Mess3Spec:
     Each of the other two states comes next with probability `switch`; a transition to state j emits symbol j with
     probability `emission`.
 
-    Source: Marzen and Crutchfield (2017); values from Shai et al. (2024).
+    Source: Marzen and Crutchfield (2017); values from Shai et al. 2024.
     """
 
     switch: float = 0.05
@@ -115,7 +115,7 @@ class EvenSpec:
 class Z1RSpec:
     """The symbols zero, one and a random bit, repeated; the entropy rate is (1/3) ln 2.
 
-    Source: Shai et al. (2024).
+    Source: Shai et al. 2024.
     """
 
     def build(self) -> LabelledHMM:

@@ -50,7 +50,7 @@ class VectorProcess(Process):
 
 
 def following(process: Process, beliefs: Float64[Tensor, "*batch state"]) -> Float64[Tensor, "*batch coordinate"]:
-    """Return `VectorProcess.following` of a process; raise InputError for other processes."""
+    """Return `VectorProcess.following` of a process; raise InputError if it has none."""
     if not isinstance(process, VectorProcess):
         raise InputError(f"process: {type(process).__name__} has no predictions from beliefs; pass a VectorProcess")
     return process.following(beliefs)
