@@ -1,12 +1,12 @@
 """Integer alias tables draw exactly from probabilities that are multiples of 2^-32, with one random 32-bit word.
 
-K integer weights with sum 2^32 fill C = 2^c >= K columns of 2^(32-c) units each. Column i yields outcome i below a
-threshold, and another outcome (its alias) above it. A word w selects column = w >> (32-c); the outcome is `column` if
+K integer weights with sum 2^32 fill C = 2^c >= K columns of 2^(32-c) units each. Column i yields outcome i below
+its threshold, else another outcome, its alias. A word w selects column = w >> (32-c); the outcome is `column` if
 w mod 2^(32-c) < threshold, else `alias`.
 
 An entry of the table is the uint32 (threshold << c) | alias.
 
-Source: A. J. Walker (1977); construction in O(K) by M. D. Vose (1991), here in integers.
+Source: Walker (1977); construction in O(K) by Vose (1991), here in integers.
 """
 
 import numba

@@ -44,9 +44,9 @@ def _count(observations, reach, max_order, out):  # type: ignore[no-untyped-def]
 
 
 def ngram_laws(counts: NDArray[np.float64], strengths: Sequence[float]) -> NDArray[np.float64]:
-    """Compute backed-off n-gram probabilities from counts n_k(v) (..., order k, symbol v) with sum n_k over v.
+    """Compute backed-off n-gram probabilities from counts n_k(v) (..., order k, symbol v).
 
-    P_k(v) = (n_k(v) + s_k P_{k-1}(v)) / (n_k + s_k) with prior strength s_k;  P_{-1} uniform
+    P_k(v) = (n_k(v) + s_k P_{k-1}(v)) / (sum_u n_k(u) + s_k), with prior strengths s_k and uniform P_{-1}
     """
     laws = np.empty((*counts.shape[:-2], len(strengths), counts.shape[-1]), np.float64)
     law = np.full((*counts.shape[:-2], counts.shape[-1]), 1 / counts.shape[-1])
@@ -59,7 +59,7 @@ def ngram_laws(counts: NDArray[np.float64], strengths: Sequence[float]) -> NDArr
 
 @kernel()
 def backed_off_loss(seen, total, strengths, num_symbols):  # type: ignore[no-untyped-def]
-    """Compute the mean n-gram loss in nats from counts of the observed symbol and of all symbols (example, order)."""
+    """Compute the mean n-gram loss in nats from counts (example, order) of the observed and of all symbols."""
     loss = 0.0
     for i in range(seen.shape[0]):
         p = 1.0 / num_symbols

@@ -50,7 +50,7 @@ def generalised_paths(
     starts: NDArray[np.bool_],
     rounding: float,
 ) -> NDArray[np.int64]:
-    """Draw symbols (B, T) where vector_t = vector_{t-1} @ labelled[o_t] / P(o_t | past), and vectors sum to one.
+    """Draw symbols (B, T) of a `GeneralisedHMM`.
 
     Uniform numbers `drawn` in (0, 1) select symbols by cumulative probability; probabilities up to `rounding` become
     zero.

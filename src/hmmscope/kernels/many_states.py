@@ -1,11 +1,11 @@
 """Filter and smoother for many states, by tiled matrix products.
 
-The sequences of a block are sorted by decreasing length, so that unfinished sequences are the first rows of matrix
-products with the beliefs `law` (sequence, state):
+The sequences of a block are sorted by decreasing length. A step updates the beliefs `law` (sequence, state) of
+unfinished sequences:
 
     following = law @ step        law = following * emission[o_t] / norm
 
-The right factor of each product is rearranged by `packed`; `width_of` gives the padded row length of work arrays.
+`packed` rearranges matrices into panels of columns; `width_of` gives the padded row length of work arrays.
 Results do not depend on blocks or threads.
 """
 

@@ -81,10 +81,7 @@ def _share_out(typing, law, inverse, share, moved):  # type: ignore[no-untyped-d
 
 @inlined
 def _move(width, law, step, emission, symbols, target, likely, norm, scale, zeros):  # type: ignore[no-untyped-def]
-    """Advance beliefs as `simd_over_sequences.arrive` does, in tiles, without sequence starts.
-
-    `symbols` (V, lane) are one-hot. The caller multiplies the result `law` by `scale` = 1 / norm.
-    """
+    """Advance beliefs by one-hot symbols (V, lane); the caller multiplies the result `law` by `scale` = 1 / norm."""
     size, many = law.shape
     for at in range(0, many, _TILE):
         _tiles(size, 1, size, step, 0, 1, size, 0, law, at, many, 0, target, at, many, False, zeros, 0)

@@ -1,8 +1,10 @@
 """Matrix products of bfloat16 numbers with float32 sums.
 
-A pair is two consecutive bfloat16 terms in the bits of one float32, with the first term in the low half:
+A pair stores two consecutive bfloat16 numbers in one float32, the first in its low half. Pairs A and B add to C by
 
-    C <- (C + second(A) second(B)) + first(A) first(B)        exact products, sums rounded to float32
+    C <- (C + second(A) second(B)) + first(A) first(B)
+
+with exact products, and sums rounded to float32.
 """
 
 from typing import Any

@@ -3,7 +3,7 @@
 The counter layout is part of the dataset format (`CORPUS_VERSION`):
 
     key     = (seed, purpose)
-    counter = (step block, kind, sample mod 2^32, sample div 2^32)
+    counter = (block of steps, path or component, sample mod 2^32, sample div 2^32)
 """
 
 import numba

@@ -2,7 +2,7 @@
 
     C[i, j] = (C[i, j] if add) + bias[i] + sum_k A[i, k] B[k, j]        with one fused multiply-add per term
 
-A and C have strides; rows of B and C are contiguous. The rounding does not depend on tiles or vector width.
+Rows of B and C are contiguous. The rounding does not depend on tiles or vector width.
 """
 
 from collections.abc import Callable

@@ -1,7 +1,6 @@
 """Random arrays as functions of (seed, purpose, component).
 
-Philox counters are (attempt or block, entry or row, component mod 2^32, component div 2^32). Results differ between
-platforms by rounding errors.
+Results differ between platforms by rounding errors.
 """
 
 import math
@@ -18,8 +17,7 @@ def dirichlet_rows(
 ) -> NDArray[np.float64]:
     """Draw rows (component, num_rows, num_columns) from the symmetric Dirichlet(concentration).
 
-    A row is a normalised vector of gamma variates gamma(a) = gamma(a + 1) * U^(1/a), a = concentration, computed in
-    logarithms with U uniform in (0, 1) and gamma(a + 1) by Marsaglia and Tsang (2000).
+    Source: Marsaglia and Tsang (2000) for gamma variates.
     """
     rows = np.empty((len(components), num_rows, num_columns), np.float64)
     _fill(np.uint64(key[0]), np.uint64(key[1]), components.astype(np.uint64), concentration, rows)

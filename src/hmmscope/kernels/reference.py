@@ -25,9 +25,9 @@ def sample_paths_reference(
     """Draw observations (B, T) and states (B, T) of the samples with indices `samples` (B,).
 
     The state comes from the initial table where `starts[t]` is true, else from the previous state's transition row.
-    Random block t // 2 of a path has four words: (state, symbol) of time t for even t, then of time t + 1.
+    Random block k of a path has four words: for state and symbol at time 2k, then at time 2k + 1.
 
-    Alias tables of M components with S states: initial (M, C), transition (M, S, C), emission (M, S, C').
+    The alias tables are initial (component, column), transition and emission (component, state, column).
     """
     observations = np.empty((len(samples), len(starts)), np.int64)
     states = np.empty_like(observations)

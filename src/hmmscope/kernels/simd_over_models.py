@@ -1,6 +1,6 @@
 """Expected counts of the same sequences under eight models of one shape, with one model per SIMD lane.
 
-Tables are flat arrays whose last axis is the lane. Formulas are those of `hmmscope.kernels.simd_over_sequences`.
+Tables are flattened, with the lane as last axis. Formulas are those of `hmmscope.kernels.simd_over_sequences`.
 """
 
 import math

@@ -201,7 +201,7 @@ def forward(  # type: ignore[no-untyped-def]
     """Filter sequences; opening (V,) is P(first symbol), and prediction (S, V) is P(next symbol | state).
 
     The function writes doubtful (n,), the mask of underflow risk. It fills beliefs (N, S), norms P(o_t | past) (N,),
-    next-symbol probabilities ahead (N, V) and log-likelihoods totals (n,), each only if that array has rows. If `ends`
+    next-symbol probabilities ahead (N, V) and log-likelihoods totals (n,), but skips arrays without rows. If `ends`
     (n,) has rows, beliefs and `ahead` are written at sequence ends only. `openers` replaces `symbols` at the first step.
     """
     size, many = first.shape[1], len(width)
@@ -316,7 +316,7 @@ def backward(  # type: ignore[no-untyped-def]
         smoothed_t = belief_t * ahead_t                           pair_t(i, j) = belief_t(i) step_ij weight_{t+1}(j)
 
     The function writes smoothed (N, S) and weights (N, S), and adds first-state counts (S,), sums of belief_t(i)
-    weight_{t+1}(j) (S, S), and emission counts (V, S), each only if that array has rows. `transposed` is step with its
+    weight_{t+1}(j) (S, S), and emission counts (V, S), but skips arrays without rows. `transposed` is step with its
     last two axes exchanged.
     """
     size, many = beliefs.shape[1], len(width)

@@ -139,9 +139,9 @@ def forward_given(  # type: ignore[no-untyped-def]
 ):
     """Filter observations with given log-likelihoods `rows` (N, S).
 
-    The rows of `laws` (3, S) are the initial distribution, its logarithms, and a mask of states whose small beliefs
-    matter later. Beliefs below `smallest`, if it is positive, become zero; a sequence is abandoned where these
-    zeros could change results by more than 1e-20.
+    The rows of `laws` (3, S) are the initial distribution, its logarithms, and a mask of states with an incoming
+    transition probability in (0, 1e-100). If `smallest` > 0, smaller beliefs become zero; where this could change
+    results by more than 1e-20, the filter stops and marks an underflow risk.
 
     The function writes log-likelihoods totals (n,), the mask of underflow risk doubts (n,) and, if these arrays have
     rows, beliefs (N, S), norms (N,), predicted states (N, S) and tops (N,), with log P(o_t | past) = log norm + top.
@@ -338,7 +338,7 @@ def _compiled(kernel: Any) -> set[str]:
 
 
 def states_of(kernel: Any, num_states: int, lengths: NDArray[np.int64]) -> Any:
-    """Return a kernel's first argument; up to 16 states share vectors of 16 numbers, unless shorter ones are faster."""
+    """Return a kernel's first argument, which sets the length of its vectors."""
     own = shared(num_states)
     kind = type(own)
     if num_states >= _COMMON or kind.__name__ in _compiled(kernel):

@@ -3,7 +3,7 @@
 Formulas, tables and results are those of `hmmscope.kernels.simd_over_sequences`, but `step` is stored as a list of its
 positive entries:
 
-    begins (K S + 1,)      entries of matrix k < K and state s are begins[k S + s] .. begins[k S + s + 1] - 1
+    begins (K S + 1,)      begins[k S + s] .. begins[k S + s + 1] - 1 are the entries of matrix k < K and state s;
     others, weights (E,)   each entry's successor or predecessor, in ascending order, and its value
 """
 

@@ -64,7 +64,7 @@ def _plain(mantissa, exponent):  # type: ignore[no-untyped-def]
 
 @_kernel
 def forward(first, begins, others, weights, emission, symbols, starts, mantissa, exponent, terms):  # type: ignore[no-untyped-def]
-    """Filter one sequence: write beliefs (T, S) as weights, and log P(o_t | past) (T,), -inf once impossible.
+    """Filter one sequence: write beliefs (T, S) as weights, and log P(o_t | past) (T,), -inf from an impossible o_t on.
 
     Transitions are lists of entries grouped by successor, as in `hmmscope.kernels.sparse`.
     """
