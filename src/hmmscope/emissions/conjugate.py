@@ -243,7 +243,7 @@ class GammaRates(Shown):
         return torch.cat([rates.log(), -rates, torch.ones_like(rates)], -1)
 
     def moments(self, laws: Mapping[str, Tensor]) -> Tensor:
-        """Compute E[features | state]; the last feature, which does not depend on the rate, is set to zero."""
+        """Compute E[features | state], with zero for log-factorials, which do not depend on the rate."""
         rates = laws["rates"]
         return torch.cat([rates, torch.ones_like(rates), torch.zeros_like(rates)], -1)
 

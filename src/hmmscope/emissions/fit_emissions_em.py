@@ -80,7 +80,7 @@ def fit_emissions(
 
     Likelihoods integrate over missing entries.
 
-    Source: Baum et al. (1970); Dempster, Laird and Rubin (1977); lower bounds of variances: Hathaway (1985).
+    Source: Baum et al. 1970; Dempster, Laird and Rubin (1977); lower bounds of variances: Hathaway (1985).
 
     Args:
         family: Subclass of `EmissionHMM`.

@@ -1,8 +1,7 @@
 """Compiled filter, smoother and Viterbi loops for few states, given log-likelihoods.
 
-If every transition probability is at least 1e-20, beliefs that underflow are negligible. Otherwise a sequence is
-recomputed in log space if a belief that could matter later is below 1e-200, or below 1e-100 if positive
-transition probabilities below 1e-100 exist.
+If a transition probability is below 1e-20, a sequence in which underflow could change results is recomputed in log
+space.
 """
 
 from functools import cached_property

@@ -1,4 +1,4 @@
-"""Filter of Markov chains with many states; each observation is its own symbol in the emission table.
+"""Inference for chains with many states, as HMMs in which each observation is a distinct symbol.
 
 A sequence is filtered in log space if the states' log-likelihoods of one observation differ by more than `RANGE` nats.
 """
