@@ -118,8 +118,8 @@ def adapt(
 ) -> AdaptedModule:
     """Return a module that maps tokens to logits by calling `model` with the arguments that `model` expects.
 
-    Layers and weights keep their names. The result is a model for this library; on the command line, write
-    FILE.py:NAME if FILE.py assigns it to NAME::
+    Layers and weights keep their names. On the command line, pass the result as FILE.py:NAME, where FILE.py assigns
+    it to NAME. Examples::
 
         hs.adapt(model, mask=lambda tokens: causal_mask(tokens.shape[1]))
         hs.adapt(model, lambda model, tokens: model({"input_ids": tokens})["scores"])
@@ -346,7 +346,7 @@ def title_of(model: Any) -> str:
 
 
 def called_title(model: nn.Module) -> str:
-    """Return `title_of`, with a hint on how the `call` of `adapt` must be written so that attention is found."""
+    """Return the model's title for errors about missing attention, with a hint on the `call` of `adapt`."""
     own = False
     for shell in (named_module(model), getattr(model, "module", None), getattr(model, "call", None)):
         own |= isinstance(shell, AdaptedModule) and isinstance(shell.call, _Call) and shell.call._call is not None

@@ -107,7 +107,7 @@ class Mixer(nn.Module):
 
 
 class Dropout(nn.Module):
-    """Dropout with masks that depend only on (model seed, step, stream) and on the order of calls in a step.
+    """Dropout with masks that depend only on (model seed, step, part of the batch) and the order of calls in a step.
 
     In a model compiled by torch, torch's global generator draws the masks.
     """

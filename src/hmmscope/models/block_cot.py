@@ -3,7 +3,7 @@
 The first position of each block, except the first block, has extra inputs [answer, 1]; other positions have zeros.
 The answer is the softmax of the model's outputs at the previous position, or the output vector, and has no gradient.
 
-Source: [Limits] §4.3 and App. C.2; the paper does not specify the extra inputs.
+Source: [Limits] §4.3 and Appendix C.2; the paper does not specify the extra inputs.
 """
 
 import torch

@@ -339,7 +339,7 @@ def input_features(
 ) -> Float[Tensor, "*batch time 3"]:
     """Return [sin(πt/4T), cos(πt/4T), 1] for position t, with T = max_length - 1.
 
-    Source: [Limits] §2.2, App. C and the proofs of App. E.
+    Source: [Limits] §2.2, Appendix C and the proofs of Appendix E.
     """
     angles = positions.double() * (torch.pi / (4 * (max_length - 1)))
     return torch.stack([angles.sin(), angles.cos(), torch.ones_like(angles)], -1).to(dtype)

@@ -57,7 +57,7 @@ def explained(model: nn.Module, inputs: Tensor) -> Iterator[None]:
 
 
 def failure(model: nn.Module, inputs: Tensor, error: Exception, call: Callable[[Tensor], Any]) -> Exception:
-    """Return an InputError for a failed model call, with the cause if known; `call` runs the model without hooks."""
+    """Return the error to raise after a failed model call; `call` runs the model without hooks."""
     if isinstance(error, HmmscopeError | MemoryError | torch.OutOfMemoryError | ModuleNotFoundError):
         return error
     found = _failure(model, inputs, error)
@@ -67,7 +67,7 @@ def failure(model: nn.Module, inputs: Tensor, error: Exception, call: Callable[[
 
 
 class _Unexplained(InputError):
-    """An error for a failure with a cause that the traceback does not show."""
+    """A failure of unknown cause."""
 
 
 def _require_known(model: nn.Module, inputs: Tensor) -> None:

@@ -44,7 +44,7 @@ class AttentionHookPoint(HookPoint):
 
 
 class ModuleHooks:
-    """Callbacks for functions that a module calls; these defaults change nothing."""
+    """Callbacks for attention and recurrent functions of a module; this base class changes nothing."""
 
     def softmax(self, softmax: Pass, logits: Tensor) -> Tensor:
         return softmax(logits)

@@ -45,7 +45,7 @@ class Asked(Shown):
         columns: positions of evaluated outputs (position,); None for all.
         is_law: True if outputs are logits of a probability distribution.
         next_symbols: True if outputs predict the next symbol.
-        strict: True raises an error, instead of a warning, if the model does not return logits (batch, time, output).
+        strict: True raises an error, False warns, if the model does not return logits (batch, time, output).
     """
 
     num_outputs: int = 1
