@@ -1,6 +1,6 @@
 """Linear maps in bfloat16: operands are rounded and packed into pairs; sums are float32.
 
-Without packed maps, the functions call `engine.maps`.
+If the packed maps are empty, the functions call `engine.maps`.
 """
 
 from typing import NamedTuple

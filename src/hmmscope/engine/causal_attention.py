@@ -1,7 +1,9 @@
 """Causal softmax attention of a chunk, vectorised over samples, and over heads if there are few samples.
 
-s[t, u] = q_t · k_u,  u <= t;   p = softmax over u;   mixed_t = sum_u p[t, u] v_u          q rotated, scaled; k rotated
-dp[t, u] = dmixed_t · v_u;  ds = p (dp - sum_u p dp)                                       dx: loss gradient of x
+s[t, u] = q_t · k_u for u <= t;  p = softmax of s over u;  mixed_t = sum_u p[t, u] v_u;
+dp[t, u] = dmixed_t · v_u;  ds = p (dp - sum_u p dp)
+
+Queries q are rotated and scaled, keys k rotated; dx is the loss gradient of x.
 """
 
 from typing import NamedTuple
@@ -131,11 +133,11 @@ def attend(
     qkv: X3, heads: int, scale: float, cos: X2, sin: X2, none: X2, samples: int, steps: int,
     work: HeadBuffers, values: X1, zeros: X1, out: X3,
 ) -> None:  # fmt: skip
-    """Write the mixed values to `out` (panels, width, panel), from queries, keys and values (panels, 3 width, panel).
+    """Write the mixed values to `out` (panels, width, panel), see `chunks`, from q, k and v (panels, 3 width, panel).
 
     Args:
         cos, sin: Cosines and sines of rotary positions (step, head width); no rows if positions are not rotary.
-        none: Array without rows, which replaces `cos` and `sin` for values.
+        none: Array without rows, which replaces `cos` and `sin` for values (not rotated).
         work: Work arrays of one head and lane group.
     """
     wide()

@@ -1,8 +1,9 @@
 """Loss and gradient of the compiled recurrent network, equivalent to `models.recurrent`.
 
-    h_t = f(in x_t + bias + recur h_{t-1}),  z_t = head h_t      f: ReLU or tanh; x_t: input, or h_t of the layer below
+    h_t = f(in x_t + bias + recur h_{t-1}),  z_t = head h_t
 
-A panel (see `chunks`) is one position. Hidden states have shape (layer, 1 + step, width, sample).
+f is ReLU or tanh; x_t is the input, or h_t of the layer below. A panel (see `chunks`) is one position. Hidden states
+have shape (layer, 1 + step, width, sample).
 """
 
 from typing import NamedTuple
@@ -24,8 +25,8 @@ class RNNStepShape(NamedTuple):
 class CellMaps(NamedTuple):
     """Linear maps of all layers of a recurrent network.
 
-    Shapes: recur (layer, width, width), feed (layer - 1, width, width), bias (layer - 1, width), initial states (layer,
-    width), table (token or input, width), place (step, width), head (output, width).
+    Shapes: recur (layer, width, width); feed and bias of upper layers (layer - 1, width, width) and (layer - 1, width);
+    table and place of `chunks.read` for the first; initial states (layer, width); head (output, width).
     """
 
     recur: X3

@@ -1,8 +1,8 @@
 """Loss and gradient of the compiled Transformer decoder, equivalent to `models.decoder`.
 
 x_0 = table[token] + place[position]
-x <- x + out attention(qkv hat(x));   x <- x + back gelu(hidden hat(x))         hat: normalised, or x itself
-z = head hat(x)
+x <- x + out attention(qkv hat(x));   x <- x + back gelu(hidden hat(x))
+z = head hat(x), where hat(x) is normalised x, or x itself
 """
 
 from typing import NamedTuple
@@ -206,8 +206,8 @@ def decoder_maps(theta: X1, blocks: I2, ends: I1, fixed: X2, features: X2, maps:
 
     Args:
         theta: All parameters in one flat vector.
-        blocks: For each layer the offsets in `theta` of gain, shift, qkv, bias, out, bias, gain, shift, hidden, bias,
-            back, bias.
+        blocks: For each layer the offsets in `theta` of gain and shift, qkv, out, gain and shift, hidden, back; each
+            map is followed by its bias.
         ends: Offsets in `theta` of position table, embedding, embedding bias, features, gain, shift, head and head
             bias; and the number of positions.
         fixed: Position embedding without parameters, such as sinusoids (step, width).
