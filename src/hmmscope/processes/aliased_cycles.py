@@ -23,7 +23,7 @@ from hmmscope.system_info import require_memory
 class NoisyCyclesSpec:
     """HMMs that usually follow a cycle through all S states; each of V symbols is the most likely in S/V states.
 
-    transition[s] = follow * (one-hot successor of s on the cycle) + (1 - follow) * uniform
+    transition[s] = follow * (one-hot successor of s on the cycle) + (1 - follow) * uniform;
     emission[s] = show * (one-hot symbol of s) + (1 - show) * uniform
 
     Attributes:

@@ -17,7 +17,7 @@ class CyclicRndSpec(CyclesSpec):
 
     kernel[a] = (1 - backward_probability) * cycle[a] + backward_probability * inverse cycle[a]
 
-    Symbols are independent of the state and kernels doubly stochastic, so the belief's entropy never decreases.
+    Symbols are independent of the state and kernels are doubly stochastic, so the belief's entropy never decreases.
 
     Attributes:
         backward_probability: probability of a backward step, 0.01 in [Limits], and 0.03 to 0.15 in its Table 1.

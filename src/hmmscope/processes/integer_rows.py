@@ -13,7 +13,7 @@ def integer_weights(rows: Float64[Tensor, "*row outcome"]) -> NDArray[np.int64]:
 
 
 def drawn_weights(rows: Float64[Tensor, "*row outcome"]) -> NDArray[np.int64]:
-    """Return `integer_weights(rows)`; raise InputError for rows that are not distributions in multiples of 2^-32."""
+    """Return 2^32 * rows as integers; raise InputError unless these are distributions in multiples of 2^-32."""
     weights = integer_weights(rows)
     if weights.size and (weights.min() < 0 or (weights.sum(-1) != UNIT).any()):
         raise InputError(

@@ -73,7 +73,7 @@ def kalman_steps(
 ) -> Iterator[KalmanStep]:
     """Yield the gain and covariances of each step, given transition A, output B and the initial state covariance P.
 
-    predicted = A P A^T + state_noise;  S = B predicted B^T + output_noise;  gain K = predicted B^T S^-1
+    predicted = A P A^T + state_noise;  S = B predicted B^T + output_noise;  gain K = predicted B^T S^-1;
     P = (1 - K B) predicted (1 - K B)^T + K output_noise K^T   (Joseph's form)
     """
     transition, output = process.transition, process.output

@@ -99,7 +99,7 @@ class HMMParams(Shown, ABC):
 
     @abstractmethod
     def absorber(self) -> Absorb:
-        """Return a function of next-state distributions and symbols, see `Absorb`; symbols may be (1, batch)."""
+        """Return a function from next-state distributions and symbols, which may be (1, batch), to P(symbol, state)."""
 
     @abstractmethod
     def factors(

@@ -28,7 +28,7 @@ NUM_KEPT = 256
 class SwitchingLinearGaussian(VectorProcess):
     """A linear system with n state and m observed coordinates; a Markov chain of K modes chooses its matrices.
 
-    state_t = transition[mode_t] @ state_{t-1} + N(0, state_noise[mode_t])
+    state_t = transition[mode_t] @ state_{t-1} + N(0, state_noise[mode_t]);
     observation_t = output[mode_t] @ state_t + N(0, output_noise[mode_t])
 
     Source: Ackerson and Fu (1970); Murphy (1998).
