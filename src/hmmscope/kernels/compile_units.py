@@ -1,4 +1,4 @@
-"""Functions with annotated argument types; each is compiled for float32 and for float64, and called by address."""
+"""Functions with annotated argument types, each compiled for float32 and float64."""
 
 import ctypes
 import functools

@@ -81,7 +81,7 @@ def context_tree_laws(
 ) -> NDArray[np.float64]:
     """Predict each observation from its past by a Bayesian mixture over all context trees.
 
-        P_s(v) = w_s (n_s(v) + a) / (n_s + a V) + (1 - w_s) P_{s'}(v)        a = pseudo_count
+        P_s(v) = w_s (n_s(v) + a) / (n_s + a V) + (1 - w_s) P_{s'}(v), where a = pseudo_count
 
     n_s(v) counts how often symbol v followed context s. s' is s with one earlier symbol in front; w_s is the posterior
     probability that s is a leaf. A tree with i inner nodes, and l leaves less deep than `depth`, has the prior

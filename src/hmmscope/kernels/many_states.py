@@ -3,7 +3,7 @@
 The sequences of a block are sorted by decreasing length. A step updates the beliefs `law` (sequence, state) of
 unfinished sequences:
 
-    following = law @ step        law = following * emission[o_t] / norm
+    following = law @ step;       law = following * emission[o_t] / norm
 
 `packed` rearranges matrices into panels of columns; `width_of` gives the padded row length of work arrays.
 Results do not depend on blocks or threads.

@@ -2,7 +2,7 @@
 
 The counter layout is part of the dataset format (`CORPUS_VERSION`):
 
-    key     = (seed, purpose)
+    key     = (seed, purpose);
     counter = (block of steps, path or component, sample mod 2^32, sample div 2^32)
 """
 

@@ -3,12 +3,12 @@
 Arrays of a group of sequences have axes (state, lane); the length of the tuple `width` is the number of lanes. A
 process has three tables:
 
-    first (V, S)          P(o_0 = v, state 0 = s)
-    step (1 or V, S, S)   the transition matrix, or one per symbol where transitions emit
+    first (V, S)          P(o_0 = v, state 0 = s);
+    step (1 or V, S, S)   the transition matrix, or one per symbol where transitions emit;
     emission (V or 0, S)  P(symbol | state); no rows where transitions emit
 
-    joint_t = first[o_t] where a sequence starts, else (belief_{t-1} @ step) * emission[o_t] or belief_{t-1} @ step[o_t]
-    belief_t = joint_t / norm_t        norm_t = sum(joint_t) = P(o_t | past)
+    joint_t = first[o_t] at a sequence start, else (belief_{t-1} @ step) * emission[o_t] or belief_{t-1} @ step[o_t];
+    belief_t = joint_t / norm_t;       norm_t = sum(joint_t) = P(o_t | past)
 
 Sequences are given by offset and length in a flat array of N symbols; row n of a result belongs to symbol n. Beliefs
 are checked every `every` steps; an entry below `smallest` marks its sequence as an underflow risk. In other sequences a
@@ -312,8 +312,8 @@ def backward(  # type: ignore[no-untyped-def]
 ):
     """Compute smoothed states and expected counts, after `forward`.
 
-        weight_t(j) = emission[o_t](j) * ahead_t(j) / norm_t      ahead_{t-1}(i) = sum_j step_ij weight_t(j), 1 at the end
-        smoothed_t = belief_t * ahead_t                           pair_t(i, j) = belief_t(i) step_ij weight_{t+1}(j)
+        weight_t(j) = emission[o_t](j) * ahead_t(j) / norm_t;  ahead_{t-1}(i) = sum_j step_ij weight_t(j), 1 at the end;
+        smoothed_t = belief_t * ahead_t;                       pair_t(i, j) = belief_t(i) step_ij weight_{t+1}(j)
 
     The function writes smoothed (N, S) and weights (N, S), and adds first-state counts (S,), sums of belief_t(i)
     weight_{t+1}(j) (S, S), and emission counts (V, S), but skips arrays without rows. `transposed` is step with its

@@ -1,7 +1,7 @@
 """SIMD vectors as values of compiled functions; a vector holds the states of one sequence.
 
-A vector holds P numbers, zero-padded; a kernel compiled for `UpTo16` serves up to P = 16 states. With a tuple of P
-entries as first argument, vectors hold P arbitrary numbers. Tables are flat, with rows of P numbers.
+A vector holds P numbers, zero-padded. With a tuple of P entries as first argument, vectors hold P arbitrary numbers.
+Tables are flat, with rows of P numbers.
 """
 
 import math
