@@ -34,7 +34,7 @@ def filter_states(
 ) -> StatesFiltered:
     """Run the forward filter.
 
-    predicted_t = belief_{t-1} @ transition, or initial at a sequence start
+    predicted_t = belief_{t-1} @ transition, or initial at a sequence start;
     belief_t ∝ exp(log_likelihoods_t) * predicted_t
 
     Args:

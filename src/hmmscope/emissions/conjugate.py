@@ -63,7 +63,7 @@ class NormalInverseWishart(Shown):
     For "diag" and "spherical" covariances this is the normal-inverse-gamma prior. For n observations x, let s be the
     sum of z = x - centre and Q the sum of z z^T. The posterior is
 
-        covariance ~ inverse Wishart(degrees + n, degrees * spread + Q - s s^T / (strength + n))
+        covariance ~ inverse Wishart(degrees + n, degrees * spread + Q - s s^T / (strength + n));
         mean | covariance ~ N(centre + s / (strength + n), covariance / (strength + n))
 
     Source: Gelman, Carlin, Stern, Dunson, Vehtari and Rubin (2013), sections 3.3 and 3.6.

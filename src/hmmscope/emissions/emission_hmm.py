@@ -166,7 +166,7 @@ class EmissionHMM(VectorProcess):
 
     @property
     def variance_floor_hits(self) -> Float64[Tensor, "state coordinate"]:
-        """Variances (state, coordinate) that `min_variance` bounds in fits; infinite for other families."""
+        """Variances (state, coordinate) that `min_variance` bounds in fits; infinite without a bound."""
         return torch.full((self.num_states, self.num_symbols), torch.inf, dtype=torch.float64)
 
     @property
