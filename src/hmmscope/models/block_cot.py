@@ -29,7 +29,7 @@ def block_outputs(
 ) -> Float[Tensor, "batch column output"]:
     """Compute the outputs at all positions, with the model's answers as extra inputs.
 
-    naive:     one pass over the whole input for each block
+    naive:     one pass over the whole input for each block;
     two-phase: all answers block by block with a cache and no gradients, then one pass over the whole input
 
     Without dropout, both algorithms have equal outputs and gradients.

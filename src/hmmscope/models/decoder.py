@@ -22,8 +22,8 @@ from hmmscope.schema import require
 class DecoderSpec:
     """A GPT-style Transformer decoder.
 
-    x_0 = embedding(inputs) + features(position) + position vector
-    x <- x + dropout(attention(norm(x)));  x <- x + dropout(mlp(norm(x)))      in each of `num_layers` blocks
+    x_0 = embedding(inputs) + features(position) + position vector;
+    x <- x + dropout(attention(norm(x)));  x <- x + dropout(mlp(norm(x))) in each of `num_layers` blocks;
     outputs = head(norm(x))
 
     Attributes:

@@ -70,7 +70,7 @@ class DeltaRule(Mixer):
     Let u_t = b_t (v_t - a_t S_{t-1}^T k_t), A_tj = a_{j+1} ··· a_t, A_t = the product of all a up to a_t in the chunk,
     and S the state before the chunk. Then
 
-        u_t = b_t (v_t - A_t S^T k_t) - b_t Σ_{j<t} A_tj (k_t·k_j) u_j      a triangular system
+        u_t = b_t (v_t - A_t S^T k_t) - b_t Σ_{j<t} A_tj (k_t·k_j) u_j, a triangular system;
         S_t = A_t S + Σ_{j≤t} A_tj k_j u_j^T
     """
 
