@@ -38,7 +38,7 @@ class StepInputs(NamedTuple):
 def read(
     asked: StepInputs, first: int, count: int, steps: int, samples: int, table: X2, place: X2, rows: X2, x: X3
 ) -> None:
-    """Write embeddings x = place[position] + table[token], or + sum_i vector_i table[i] for input vectors.
+    """Write x = table[token] + place[position] or, for vectors, x = place[position] + sum_i vector_i table[i].
 
     Args:
         first, count: First sample, and number of samples.

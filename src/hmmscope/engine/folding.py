@@ -3,12 +3,12 @@
 A norm's output y = gain * hat + shift (hat: normalised input) enters a linear map:
 map y + bias = folded hat + moved, where
 
-    folded[o, i] = map[o, i] gain[i]         moved[o] = bias[o] + sum_i map[o, i] shift[i]
+    folded[o, i] = map[o, i] gain[i];        moved[o] = bias[o] + sum_i map[o, i] shift[i]
 
 With gradients G of `folded` and g of `moved`:
 
-    dmap[o, i] = gain[i] G[o, i] + g[o] shift[i]      dbias = g
-    dgain[i] = sum_o map[o, i] G[o, i]                dshift[i] = sum_o map[o, i] g[o]
+    dmap[o, i] = gain[i] G[o, i] + g[o] shift[i];     dbias = g;
+    dgain[i] = sum_o map[o, i] G[o, i];               dshift[i] = sum_o map[o, i] g[o]
 
 Negative offsets mark absent parameters.
 """

@@ -1,7 +1,7 @@
 """Loss and gradient of the compiled Transformer decoder, equivalent to `models.decoder`.
 
-x_0 = table[token] + place[position]
-x <- x + out attention(qkv hat(x));   x <- x + back gelu(hidden hat(x))
+x_0 = table[token] + place[position];
+x <- x + out attention(qkv hat(x));   x <- x + back gelu(hidden hat(x));
 z = head hat(x), where hat(x) is normalised x, or x itself
 """
 
