@@ -115,6 +115,8 @@ def test_a_small_hmm_prints_its_matrices_and_a_notebook_shows_them() -> None:
         "  loaded  0.100  0.100  0.100  0.100  0.100  0.500",
     ]
     assert "\n" not in repr(casino)
+    lasting = hs.HMM([0.5, 0.5], [[0.9999, 0.0001], [1e-9, 1 - 1e-9]], [[1.0], [1.0]])
+    assert str(lasting).splitlines()[4:6] == ["  state 0    0.9999   0.0001", "  state 1     0.000    1.000"]
     card = casino._repr_html_()
     assert card.count("<table>") == 4
     assert re.search(r"<th [^>]*>loaded</th><td [^>]*>0\.100</td><td [^>]*>0\.900</td>", card)

@@ -282,7 +282,10 @@ def test_numbers_of_states_are_chosen_by_bic(monkeypatch: pytest.MonkeyPatch) ->
             {"emission": "gaussian-mixture"},
             "GaussianMixtureHMM has no conjugate prior; GaussianHMM, MultichannelHMM and PoissonHMM have one",
         ),
-        ({"covariance_type": "full"}, 'missing entries require covariance_type "diag" or "spherical"'),
+        (
+            {"covariance_type": "full"},
+            'observations with missing entries require covariance_type "diag" or "spherical"',
+        ),
     ):
         rough = hs.fit(torn, [1, 2], lengths=[100], options=hs.FitOptions(num_restarts=1, max_iterations=2), **options)
         assert f"; the interval uses BIC only, because {why}; " in rough.reason
@@ -350,10 +353,7 @@ def test_what_cannot_be_is_refused_in_a_line() -> None:
         (lambda: hs.fit([[[1], [2, 3]]], 2), "sequence 1: must be a list of whole numbers"),
         (lambda: hs.fit([5, [1, 2]], 2), "sequence 1: must be a list of symbols or a text, got 5"),
         (lambda: hs.fit(x, 2, lengths=[20, 20]), "must sum to the 50 rows, got 40"),
-        (
-            lambda: hs.GaussianHMM([1.0], [[1.0]], [[0.0]], [[0.0]]),
-            "the variance of coordinate 0 must be positive",
-        ),
+        (lambda: hs.GaussianHMM([1.0], [[1.0]], [[0.0]], [[0.0]]), "the variance of coordinate 0 must be positive"),
         (lambda: hs.GaussianHMM([1.0], [[1.0]], [[0.0, 1.0]], [[[1, 2], [2, 1.0]]]), "symmetric positive definite"),
         (lambda: hs.GaussianHMM([0.5, 0.6], MOVES, [0.0, 1.0], [1.0, 1.0]), "rows that sum to 1 within 1e-06"),
         (lambda: hs.PoissonHMM([1.0], [[1.0]], [[0.0]]), "rates: must be positive"),

@@ -102,6 +102,23 @@ def test_what_cannot_be_fitted_is_refused_in_one_line() -> None:
     for model in (estimators.GaussianHMM(2, "full", random_state=0), estimators.GaussianHMM(1, "tied")):
         with pytest.raises(InputError, match=r"X: columns \[0, 2\] are collinear .* set min_variance"):
             model.fit(twice)
+    flat = np.column_stack([x, np.full(50, 3.0)])
+    for kind, which in (("diag", "column 1 is"), ("spherical", "every column is"), ("full", "column 1 is")):
+        rows, model = flat * (kind != "spherical"), estimators.GMMHMM(1, 2, covariance_type=kind)
+        with pytest.raises(InputError, match=f"^X: {which} constant in the rows of .* or set min_variance or fewer"):
+            model.fit(rows)
+        assert np.isfinite(estimators.GMMHMM(1, 2, covariance_type=kind, min_variance=0.25).fit(rows).score(rows))
+    with pytest.raises(InputError, match=r"column 1 is constant in the rows of state [01], .*set min_variance"):
+        estimators.GaussianHMM(2, covars_prior=0).fit(flat)
+    with pytest.raises(InputError, match=r"X: every count is 0, .*set lambdas_prior"):
+        estimators.PoissonHMM(2).fit(np.zeros((50, 1), int))
+    prior = estimators.PoissonHMM(2, lambdas_prior=1, lambdas_weight=2).fit(np.zeros((50, 1), int))
+    assert prior.lambdas_ == pytest.approx(np.full((2, 1), 1 / 52))
+    for lengths in ([20.5, 29.5], [-1, 51]):
+        with pytest.raises(InputError, match=r"lengths: must be whole numbers of at least 0, one per sequence"):
+            estimators.GaussianHMM(1).fit(x, lengths)
+    one = estimators.GaussianHMM(1).fit(x)
+    assert one.score(x, [20.0, 30.0]) == one.score(x, [20, 30])
     with pytest.raises(InputError, match="tol: must be a number of nats"):
         estimators.CategoricalHMM(2, tol=None).fit([0, 1, 1])
     dates = np.array(["2026-01-01", "2026-01-02"] * 6, "M8[D]")

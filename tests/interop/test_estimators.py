@@ -259,7 +259,7 @@ def test_more_starts_are_no_worse_and_come_from_one_seed():
         ({}, [[0.5], [1.0]], None, r"X: must be symbols \(nonnegative integers\)"),
         ({}, [[-1], [1]], None, "Negative values in data"),
         ({"n_features": 2}, [[0], [2]], None, r"X: must be symbols in \[0, 2\), got 2"),
-        ({}, [[0], [1]], [1, 2], "lengths: must be nonnegative integers .* the 2 rows"),
+        ({}, [[0], [1]], [1, 2], "lengths: must sum to the 2 rows of X"),
         ({"n_components": 0}, [[0], [1]], None, "n_components: must be a whole number of at least 1, got 0"),
         ({"algorithm": "best"}, [[0], [1]], None, "algorithm: unknown"),
         ({"implementation": "lg"}, [[0], [1]], None, "implementation: .*log"),

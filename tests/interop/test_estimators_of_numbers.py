@@ -185,10 +185,7 @@ def test_grids_and_refusals() -> None:
         (lambda: estimators.GMMHMM(2, covariance_type="round").fit(x), "covariance_type: unknown 'round'"),
         (lambda: estimators.GMMHMM(2).fit(x[:1]), "must have at least 2 rows"),
         (lambda: estimators.GaussianHMM(2).fit(x[:1]), "must have at least 2 rows"),
-        (
-            lambda: estimators.GaussianHMM(2, random_state=0).fit(x).score(x, [3]),
-            "lengths: must be nonnegative integers",
-        ),
+        (lambda: estimators.GaussianHMM(2, random_state=0).fit(x).score(x, [3]), "lengths: must sum to the"),
         (lambda: estimators.PoissonHMM(2).fit(x), "must be counts"),
     ):
         with pytest.raises(InputError, match=said):

@@ -10,11 +10,7 @@ ours = pytest.importorskip("hmmscope.sklearn")
 theirs = pytest.importorskip("hmmlearn.hmm", reason="hmmlearn is not installed; pip install 'hmmscope[hmm]'")
 
 #: Learned parameters of each class.
-LEARNED = {
-    "CategoricalHMM": ("emissionprob_",),
-    "GaussianHMM": ("means_", "covars_"),
-    "PoissonHMM": ("lambdas_",),
-}
+LEARNED = {"CategoricalHMM": ("emissionprob_",), "GaussianHMM": ("means_", "covars_"), "PoissonHMM": ("lambdas_",)}
 RNG = np.random.default_rng(7)
 #: A walk over four corners, rolls of a casino with a loaded die, and counts of earthquakes with one likeliest path.
 WALK = np.repeat([0, 1, 2, 3, 1, 0], 40)

@@ -318,7 +318,7 @@ def test_the_summary_of_what_was_read() -> None:
 
 @pytest.mark.parametrize("group", [None, "t"])
 def test_a_column_of_decimals_is_no_column_of_symbols(tmp_path: Path, group: str | None) -> None:
-    """Unless it is said that each value is one; whole numbers and names with points in them are symbols as before."""
+    """Decimal numbers need `unit`; whole numbers and names that contain points are symbols."""
     path = tmp_path / "a.csv"
     path.write_text("t,x\n0,0.25\n0,NA\n1,-1e3\n1,2\n")
     asked = {"column": "x", "group": group, "missing": "NA"}
@@ -331,11 +331,14 @@ def test_a_column_of_decimals_is_no_column_of_symbols(tmp_path: Path, group: str
     found = SequenceData(path, **asked)
     assert found.symbols == (("0.25a", "b", "c") if group else tuple(".025ANabc"))
     path.write_text("t,x\n0,1\n0,NA\n1,1\n1,2\n")
-    if group:
-        assert SequenceData(path, **asked).num_symbols == 3
-    else:
-        with pytest.raises(InputError, match=r"can be read in two ways: as numbers"):
+    assert SequenceData(path, **asked).flat.tolist() == [1, 3, 1, 2]
+    path.write_text("t,x\n0,101\n0,NA\n1,110\n1,111\n")  # words of digits, or large numbers
+    if group is None:
+        with pytest.raises(InputError, match="can be read in two ways: as characters"):
             SequenceData(path, **asked)
+    path.write_text("t,x\n0,1\n0,-1\n1,1\n1,2\n")
+    with pytest.raises(InputError, match=r"-1 is not a symbol.*--missing NA,-1"):
+        SequenceData(path, **asked)
 
 
 def test_a_number_far_above_all_others_is_no_symbol() -> None:

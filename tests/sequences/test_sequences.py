@@ -657,9 +657,7 @@ def test_an_archive_that_inflates_is_refused_before_it_does(tmp_path: Path) -> N
         for _ in range(2**9):
             file.write(bytes(2**20))
     refused(
-        lambda: SequenceData(tmp_path / "a.npz"),
-        "bytes decompress to 536871040",
-        "more than the 268435456 allowed",
+        lambda: SequenceData(tmp_path / "a.npz"), "bytes decompress to 536871040", "more than the 268435456 allowed"
     )
 
 

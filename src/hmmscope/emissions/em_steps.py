@@ -15,10 +15,11 @@ from hmmscope.emissions.states import StateCounts
 from hmmscope.inference.constraints import RowConstraints
 from hmmscope.inference.em import PARTS, require_possible
 from hmmscope.inference.free_parameters import num_free
+from hmmscope.reprs import Shown
 
 
-@dataclass(frozen=True)
-class EmissionSteps:
+@dataclass(frozen=True, repr=False)
+class EmissionSteps(Shown):
     rows: Float64[Tensor, "row coordinate"]
     lengths: Int64[Tensor, " sequence"]
     min_variance: Float64[Tensor, " coordinate"]

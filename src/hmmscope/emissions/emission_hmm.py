@@ -21,7 +21,7 @@ from hmmscope.errors import InputError
 from hmmscope.inference.free_parameters import restricted
 from hmmscope.processes.capabilities import ObserverOutput
 from hmmscope.processes.hmm import check_names
-from hmmscope.processes.matrices import as_html, as_text, brief_names
+from hmmscope.processes.matrices import as_html, as_text, brief_names, probability_text
 from hmmscope.processes.observations import as_vectors
 from hmmscope.processes.probability_rows import laws_of
 from hmmscope.processes.process import SampledPaths, check_samples
@@ -326,9 +326,11 @@ class EmissionHMM(VectorProcess):
         for s, state in enumerate(states):
             order = descending(self.transition[s].tolist())[:3]
             then = ", ".join(
-                f"{states[j]} {steady(float(self.transition[s, j])):.3f}" for j in order if self.transition[s, j] > 0
+                f"{states[j]} {probability_text(float(self.transition[s, j]))}"
+                for j in order
+                if self.transition[s, j] > 0
             )
-            starts = f"starts {steady(float(self.initial[s])):.3f}"
+            starts = f"starts {probability_text(float(self.initial[s]))}"
             lines.append(f"  {state:<16} {starts}; emits {self.emission_text(s)}; then {then}")
         return lines
 

@@ -6,7 +6,7 @@ from typing import Any
 from hmmscope.axes import Tensor
 from hmmscope.errors import InputError
 from hmmscope.processes.capabilities import OF_STATES
-from hmmscope.processes.matrices import FEW_COLUMNS, as_html, as_text, brief_names
+from hmmscope.processes.matrices import FEW_COLUMNS, as_html, as_text, brief_names, probability_text
 from hmmscope.processes.params import StateEmissionParams
 from hmmscope.processes.probability_rows import Quantiser
 from hmmscope.processes.process import Process
@@ -14,7 +14,7 @@ from hmmscope.schema import shown
 from hmmscope.sequences.encoding import check_text
 from hmmscope.sequences.read_options import ReadOptions
 from hmmscope.text import in_a_line, in_brief
-from hmmscope.ties import descending, steady
+from hmmscope.ties import descending
 
 #: Number of states whose most likely symbols are listed.
 _LISTED = 40
@@ -86,7 +86,7 @@ class HMM(Process):
         symbols = tuple(map(in_brief, self.symbols or map(str, range(self.num_symbols))))
         rows = zip(states, self.initial.tolist(), self.emission.tolist(), self.transition.tolist(), strict=True)
         return [
-            f"  {state:<16} starts {steady(start):.3f}; emits {_likeliest(emitted, symbols, 6)}; "
+            f"  {state:<16} starts {probability_text(start)}; emits {_likeliest(emitted, symbols, 6)}; "
             f"then {_likeliest(following, states, 3)}"
             for state, start, emitted, following in rows
         ]
@@ -129,7 +129,7 @@ class HMM(Process):
 
 
 def _likeliest(law: list[float], names: Sequence[str], count: int) -> str:
-    return ", ".join(f"{names[i]} {steady(law[i]):.3f}" for i in descending(law)[:count] if law[i] > 0)
+    return ", ".join(f"{names[i]} {probability_text(law[i])}" for i in descending(law)[:count] if law[i] > 0)
 
 
 def texts(data: Mapping[str, Any]) -> dict[str, Any]:

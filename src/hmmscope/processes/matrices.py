@@ -1,5 +1,6 @@
 """Display of probability matrices: small matrices as numbers, large ones as pictures."""
 
+import math
 from collections.abc import Sequence
 from html import escape
 
@@ -23,11 +24,18 @@ def brief_names(names: Sequence[str] | None, count: int, kind: str) -> list[str]
     return [in_brief(name, _NAME) for name in shown]
 
 
+def probability_text(value: float) -> str:
+    """Return a probability with three decimals, or up to six so that it does not look like 0 or 1."""
+    value = steady(value)
+    least = min(value, 1 - value)
+    return f"{value:.{math.ceil(-math.log10(least) - 1e-9) if 5e-7 <= least < 5.001e-4 else 3}f}"
+
+
 def as_text(title: str, rows: Sequence[str], columns: Sequence[str], law: Float64[Tensor, "row column"]) -> list[str]:
     if len(rows) <= FEW_ROWS and len(columns) <= FEW_COLUMNS:
-        cells = [[f"{steady(value):.3f}" for value in row] for row in law.tolist()]
+        cells = [list(map(probability_text, row)) for row in law.tolist()]
         left = max(map(len, (title, *rows)))
-        wide = [max(len(column), 5) for column in columns]
+        wide = [max(map(len, column)) for column in zip(columns, *cells, strict=True)]
         table = [(title, columns), *zip(rows, cells, strict=True)]
         return [
             f"  {name:<{left}}  {'  '.join(f'{cell:>{size}}' for cell, size in zip(line, wide, strict=True))}".rstrip()
@@ -68,7 +76,7 @@ def as_html(title: str, rows: Sequence[str], columns: Sequence[str], law: Float6
 
 def _cell(value: float) -> str:
     style = f"background:rgba(64,128,208,{0.6 * value:.2f})"
-    return f"<td style='{style}'>{steady(value):.3f}</td>"
+    return f"<td style='{style}'>{probability_text(value)}</td>"
 
 
 def _pooled(probs: Float64[Tensor, "row column"], most_rows: int, most_columns: int) -> list[list[float]]:

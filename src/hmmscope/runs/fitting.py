@@ -204,8 +204,7 @@ def fit(
             coordinate is a symbol), or a registered name or class of `EmissionHMM`. Default: "gaussian" for fractional
             numbers, else symbols. NaN marks a missing value; see `hmmscope.emissions.fit_emissions_em.fit_emissions`.
         inputs: An input for each observation, or the name of a column of inputs; the model is then an `InputOutputHMM`.
-        validation: Held-out data to compare numbers of states (default: a part of `source`, after few
-            sequences were cut into blocks).
+        validation: Held-out data to compare numbers of states. Default: a part of `source`, perhaps cut into blocks.
         seed: Seed of the initial parameters and of the order of a stream's parts.
         stream: True, for data larger than memory, fits the first part and takes an EM step per further part.
         options: Starting values, constraints, restarts and convergence.

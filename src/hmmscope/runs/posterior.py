@@ -145,8 +145,8 @@ def _place(row: dict[str, Any]) -> str:
     return f"{row['array']}{row['entry']}"
 
 
-@dataclass(frozen=True)
-class FitData:
+@dataclass(frozen=True, repr=False)
+class FitData(Shown):
     """The data of a fit.
 
     Attributes:

@@ -18,6 +18,7 @@ from hmmscope.errors import InputError, NonFiniteError, RefusedError
 from hmmscope.models.base import ModelIO, ModelSpec, SequenceModel, build_model, cost_of, kept_modes, parameter_count
 from hmmscope.models.rehearsal import rehearse_training
 from hmmscope.models.user_module import UserModule, UserModuleSpec, unwrapped
+from hmmscope.reprs import Shown
 from hmmscope.runs.config import RunConfig, configure, pinned
 from hmmscope.runs.pipeline import FIRST_WEIGHTS, OWN_PROCESS, Run, check_same, engine_of, load_run, model_io_of
 from hmmscope.runs.resources import ADVICE, disk_bytes, require_memory_for, warn_if_large
@@ -39,8 +40,8 @@ from hmmscope.training.trainer import train_model
 PHASES = ("build", "steps", "score")
 
 
-@dataclass(frozen=True, kw_only=True)
-class TrainOptions:
+@dataclass(frozen=True, kw_only=True, repr=False)
+class TrainOptions(Shown):
     """Options of `hmmscope.train`: prediction target, layout, warm start and logging.
 
     Attributes:

@@ -113,7 +113,7 @@ def whole_lengths(lengths: object) -> NDArray[np.int64]:
     except (ValueError, TypeError, OverflowError):
         good = False
     if not good:
-        raise InputError(f"lengths: must be whole numbers, one per sequence, got {shown(lengths)}")
+        raise InputError(f"lengths: must be whole numbers of at least 0, one per sequence, got {shown(lengths)}")
     return counts.astype(np.int64)
 
 

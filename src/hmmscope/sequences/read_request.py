@@ -249,11 +249,13 @@ class ReadRequest:
         column, values = f"column {_short(name)}", self._cells(table, name)
         if (categories := table.categories(name)) is not None:
             self.adopt(categories)
-        if self.unit is None and self.alphabet.names is None and _decimals(values, self.missing):
-            raise InputError(
-                f"{self.what}: {column}: contains decimal numbers instead of symbols; {FOR_NUMBERS}; if each value is one "
-                "symbol, pass unit='lines' (--unit)"
-            )
+        if self.unit is None and self.alphabet.names is None:
+            values = _parsed(values, self.missing, self.alphabet.count is not None)
+            if _decimals(values, self.missing):
+                raise InputError(
+                    f"{self.what}: {column}: contains decimal numbers instead of symbols; {FOR_NUMBERS}; if each value is "
+                    "one symbol, pass unit='lines' (--unit)"
+                )
         axis = ReadOptions(**self.time_options).axis_of_time
         if self.group is None and axis is None:
             if self.unit == "lines":
@@ -328,6 +330,26 @@ def check_header(header: Mapping[str, Any], what: str) -> None:
 
 def _named(column: Any) -> str | None:
     return column if column is None else str(column)
+
+
+def _parsed(values: list[Any], missing: Missing, known: bool) -> list[Any]:
+    """Convert text to numbers if all of it is true or false, or whole numbers.
+
+    If the number of symbols is not `known`, it must be at most the number of cells; larger numbers may be words of digits.
+    """
+    seen = [value.strip() for value in values if isinstance(value, str) and not missing.has(value)]
+    if not seen or len(seen) < sum(not missing.has(value) for value in values):
+        return values
+    if {one.lower() for one in seen} <= {"true", "false"}:
+        found = [int(one.lower() == "true") for one in seen]
+    elif all(is_whole(one.removeprefix("-").removesuffix(".0")) for one in seen):
+        found = [int(one.removesuffix(".0")) for one in seen]
+    else:
+        return values
+    if not known and max(found) >= len(values):
+        return values
+    numbers = iter(found)
+    return [MISSING if missing.has(value) else next(numbers) for value in values]
 
 
 def _decimals(values: Sequence[object], missing: Missing) -> bool:

@@ -20,6 +20,7 @@ from hmmscope.processes.process import Process
 from hmmscope.schema import refuse_masked, shown
 from hmmscope.sequences.columns import to_plain, writable
 from hmmscope.sequences.data import SequenceData
+from hmmscope.sequences.encoding import whole_lengths
 from hmmscope.sequences.gaps import is_nothing
 from hmmscope.sequences.vector_data import VectorData, read_vectors
 
@@ -243,8 +244,7 @@ def weighted_parts(
 def lengths_of(lengths: Any, count: int) -> NDArray[np.int64]:
     if lengths is None:
         return np.array([count])
-    refuse_masked("lengths", lengths)
-    found = np.asarray(lengths)
-    if found.ndim != 1 or found.dtype.kind not in "iu" or (found < 0).any() or found.sum() != count:
-        raise InputError(f"lengths: must be nonnegative integers that sum to the {count} rows of X")
-    return found.astype(np.int64)
+    found = whole_lengths(lengths)
+    if sum(found.tolist()) != count:
+        raise InputError(f"lengths: must sum to the {count} rows of X, got {shown(lengths)}")
+    return found

@@ -9,6 +9,7 @@ from sklearn.utils import Tags
 
 from hmmscope.axes import Float64, Tensor
 from hmmscope.emissions.poisson import PoissonHMM as PoissonProcess
+from hmmscope.errors import InputError
 from hmmscope.inference.constraints import Constraints
 from hmmscope.sklearn.encoded import Array
 from hmmscope.sklearn.vector_estimator import RealValuedHMM
@@ -80,8 +81,10 @@ class PoissonHMM(RealValuedHMM):
     def _begin_emissions(self, X: NDArray[Any], random: np.random.RandomState) -> dict[str, Array]:
         mean, variance = np.nanmean(X), np.nanvar(X)
         shape = (self.n_components, X.shape[1])
+        if not mean and not np.any(self.lambdas_prior):
+            raise InputError("X: every count is 0, but a Poisson rate must be positive; set lambdas_prior")
         if not variance:  # all counts are equal
-            return {"lambdas_": np.full(shape, mean)}
+            return {"lambdas_": np.full(shape, mean or 1e-300)}
         return {"lambdas_": random.gamma(shape=mean**2 / variance, scale=variance / mean, size=shape)}
 
     def _maximise_emissions(self, X: NDArray[Any], visits: Float64[Tensor, "row state"]) -> None:

@@ -15,9 +15,8 @@ from hmmscope.emissions.states import MarkovChainParams, StateCounts
 from hmmscope.errors import InputError
 from hmmscope.inference.counts import Counts
 from hmmscope.inference.weights import weighted_sum
-from hmmscope.processes.observations import as_counts
 from hmmscope.sequences.columns import writable
-from hmmscope.sklearn.encoded import Array, EncodedObservations, as_rows, with_lengths
+from hmmscope.sklearn.encoded import Array, EncodedObservations, as_rows, lengths_of, with_lengths
 from hmmscope.sklearn.estimator import HiddenMarkovModel
 
 
@@ -72,9 +71,7 @@ class RealValuedHMM(HiddenMarkovModel):
         self._ready()
         X, lengths = with_lengths(X, lengths, symbols=False)
         X = self._read(X, fitting=False)
-        counts = as_counts([len(X)] if lengths is None else lengths)
-        if counts.ndim != 1 or counts.is_floating_point() or bool((counts < 0).any()) or int(counts.sum()) != len(X):
-            raise InputError(f"lengths: must be nonnegative integers that sum to the {len(X)} rows of X")
+        counts = torch.from_numpy(lengths_of(lengths, len(X)))
         process, rows = self._checked_process(), torch.from_numpy(X)
         if len(counts) and bool((counts == counts[0]).all()) and len(X):
             vectors, inside = rows.view(len(counts), -1, X.shape[1]), None
@@ -142,11 +139,16 @@ def without_gaps(X: Array, num_states: int) -> Array:
     return np.where(gaps, np.nanmean(X, 0), X) if gaps.any() else X
 
 
-def bounded_below(covars: Array, least: float, matrices: bool) -> Array:
-    """Raise variances, or eigenvalues of covariance matrices, to at least `least`."""
+def bounded_below(covars: Array, least: float, shape: str) -> Array:
+    """Raise variances, or eigenvalues of covariance matrices, to at least `least`.
+
+    Raises:
+        InputError: A covariance is singular, and `least` is 0.
+    """
+    matrices = shape in ("full", "tied")
     if least <= 0:
-        if matrices and np.isfinite(covars).all():
-            _refuse_collinear(covars)
+        if np.isfinite(covars).all():
+            _refuse_collinear(covars) if matrices else _refuse_constant(covars, shape)
         return covars
     if not matrices:
         return np.maximum(covars, least)
@@ -156,13 +158,24 @@ def bounded_below(covars: Array, least: float, matrices: bool) -> Array:
     return found
 
 
+def _refuse_constant(variances: Array, shape: str) -> None:
+    for state, *place in np.argwhere(variances <= 0)[:1].tolist():
+        which = "every column" if shape == "spherical" else f"column {place.pop()}"
+        where = f"Gaussian {place[0]} of state {state}" if place else f"state {state}"
+        raise InputError(
+            f"X: {which} is constant in the rows of {where}, so that the variance is 0; drop the column, or set "
+            "min_variance or fewer components"
+        )
+
+
 def _refuse_collinear(covars: Array) -> None:
     for place, matrix in enumerate(covars.reshape(-1, *covars.shape[-2:])):
         values, vectors = np.linalg.eigh(matrix)
         if values[0] <= 1e-14 * max(values[-1], 1e-300):
             columns = np.flatnonzero(np.abs(vectors[:, 0]) > 0.05).tolist()
             which = f"column {columns[0]} is constant" if len(columns) == 1 else f"columns {columns} are collinear"
+            also = ", covariance_type='diag'," if len(columns) > 1 else ""
             raise InputError(
                 f"X: {which} in the rows of component {place}, so that its covariance matrix is singular; drop a column, or "
-                "set min_variance, covariance_type='diag', or fewer components"
+                f"set min_variance{also} or fewer components"
             )
