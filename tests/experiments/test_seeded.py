@@ -506,7 +506,7 @@ def test_what_is_refused(arguments: dict[str, Any], error: str, tmp_path: Path) 
 
 def test_an_experiment_without_seeds_takes_none(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     assert main(["run", "multitask-theorem1", "--scale", "smoke", "--out", str(tmp_path / "out"), "--seeds", "2,"]) == 2
-    assert "is not run once per seed" in capsys.readouterr().err
+    assert "is not divided into seeds" in capsys.readouterr().err
     assert main(["run", "multitask-theorem1", "--scale", "smoke", "--out", str(tmp_path / "out"), "--jobs", "2"]) == 2
     assert not list(tmp_path.iterdir())
 

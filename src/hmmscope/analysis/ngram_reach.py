@@ -44,7 +44,7 @@ class NgramReach(Shown):
 
     Attributes:
         accuracy: accuracy of each predictor: ``optimum``, ``known-component``, ``order-0`` to ``order-4``,
-            ``context-tree``, and the observers.
+            ``context-tree``, and those in `observers`.
         loss: cross-entropy of each predictor, nats.
         component: accuracy of linear probes for the mixture component, by their input (``symbol counts``, ...).
         chance: frequency of the most common component, or None.

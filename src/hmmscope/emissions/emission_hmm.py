@@ -197,7 +197,7 @@ class EmissionHMM(VectorProcess):
         return [array]
 
     def restricted(self, positive: Mapping[str, Bool[Tensor, "..."]]) -> Self:
-        """Return the process with probability zero outside the masks."""
+        """Return the process with zeros where `positive` is False."""
         tensors, found = self.file_tensors(), {}
         for name, allowed in positive.items():
             if bool((~allowed & (tensors[name] > 0)).any()):

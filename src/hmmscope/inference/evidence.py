@@ -288,7 +288,7 @@ class AnnealedSampler(Shown):
         return np.take_along_axis(initial, order, 1), moves, np.take_along_axis(rest, order[:, :, None], 1)
 
     def _report(self) -> None:
-        said = f"evidence of {self.fit[0].shape[1]} states"
+        said = f"estimating the evidence for {self.fit[0].shape[1]} states"
         if self.callback is not None and self.callback(said) is True:
             raise EvidenceStopped
 

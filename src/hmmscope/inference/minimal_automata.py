@@ -19,7 +19,7 @@ class Automaton(Shown):
     Attributes:
         prefixes: Word that first reached each state.
         labelled: `[v, n, m]` = P(emit v and go to m given n) (symbol, node, node).
-        recurrent: Numbers of the states in closed communicating classes.
+        recurrent: Indices of the states in closed communicating classes.
         complete: True if the search reached no limit. States at `max_depth` are absorbing; prefixes beyond `max_states`
             join the nearest state.
     """

@@ -346,7 +346,7 @@ def title_of(model: Any) -> str:
 
 
 def called_title(model: nn.Module) -> str:
-    """Return the model's title for errors about missing attention, with a hint on the `call` of `adapt`."""
+    """Return the model's title; if adapted, with a hint to `adapt(call=...)`."""
     own = False
     for shell in (named_module(model), getattr(model, "module", None), getattr(model, "call", None)):
         own |= isinstance(shell, AdaptedModule) and isinstance(shell.call, _Call) and shell.call._call is not None

@@ -79,7 +79,7 @@ class HMMParams(Shown, ABC):
 
     @abstractmethod
     def steps(self) -> Float64[Tensor, "symbol state state"]:
-        """Return `[v, i, j]` = P(emit v, next emitting state j | emitting state i) of the first component."""
+        """Return `[v, i, j]` = P(symbol v, then state j | state i) of the first component."""
 
     @abstractmethod
     def arrivals(self) -> Float64[Tensor, "symbol state state"]:

@@ -44,7 +44,7 @@ class Case:
         effects, gates: measured effects by name; preconditions of a verdict.
         spent: training budget by unit, such as tokens.
         drifts: change of each effect over the last doubling of training; None if not recorded.
-        redrawn: function that simulates an effect, see `power.Redrawn`; None if effects are means over seeds.
+        redrawn: function that simulates an effect of other seeds, see `power.Redrawn`; None for means over seeds.
         power: whether verdicts for or against the claim need enough statistical power.
     """
 

@@ -113,7 +113,7 @@ def _range(known: Sequence[float]) -> tuple[float, float]:
 def _seeds(experiment: Experiment, scale: str, seeds: int | Sequence[int] | None) -> tuple[int, ...] | None:
     if not experiment.num_seeds:
         if seeds is not None:
-            raise InputError(f"seeds: {experiment.name} is not run once per seed; omit --seeds and --num-seeds")
+            raise InputError(f"seeds: {experiment.name} is not divided into seeds; omit --seeds and --num-seeds")
         return None
     wanted = experiment.num_seeds[scale] if seeds is None else seeds
     found = tuple(range(min(wanted, 1001))) if isinstance(wanted, int) else tuple(check_seed(seed) for seed in wanted)

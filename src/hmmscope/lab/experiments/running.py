@@ -72,7 +72,7 @@ def run_experiment(
     wrong = next((option for option, value in given.items() if value is not None), None)
     if plan.seeds is None and wrong is not None:
         option = "jobs or executor" if wrong == "executor" else wrong
-        raise InputError(f"{option}: {name} is not run once per seed; omit this option")
+        raise InputError(f"{option}: {name} is not divided into seeds; omit this option")
     before = None if kept is None else StoredParts(kept, name, scale)
     pool = out.parent / "trained" if trained is None else trained
     fixed = None if protocol is None else protocol_for(plan, protocol)

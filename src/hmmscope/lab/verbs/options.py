@@ -190,7 +190,7 @@ class SampleOptions(OverrideOptions):
     length: int = said("observations per sequence", 256)
     seed: int = said("seed of the samples", 0)
     first: int = said("index of the first sample", 0)
-    inputs: str | None = said("file with a sequence of inputs for each sample, for models with inputs", metavar="FILE")
+    inputs: str | None = said("file with a sequence of inputs for each sample, for input-output HMMs", metavar="FILE")
     out: str | None = said("write a new .txt, .jsonl, .npz or .safetensors file (default: print text)", metavar="FILE")
 
 

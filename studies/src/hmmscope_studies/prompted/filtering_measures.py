@@ -1,4 +1,4 @@
-"""Measurements of the experiment header-filtering: excess loss over the exact filter, beliefs, edits and heads."""
+"""Measurements of the experiment header-filtering: excess losses, probes for beliefs, edited and removed parts."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
