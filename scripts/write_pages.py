@@ -462,7 +462,7 @@ def board_figure(cards: list[dict[str, Any]]) -> Figure:
     )
     return Figure(
         name="hmm-bench",
-        title="Fraction solved and length of correct answers, by model and task",
+        title="Fraction solved and number of correct positions, by model and task",
         caption=_BOARD_CAPTION,
         panels=panels,
     )
@@ -488,7 +488,7 @@ def with_board(text: str) -> str:
     """Return the benchmark page with its finding, chart and leaderboard from the cards."""
     cards = [card for card in board.read_cards(CARDS) if card["track"] == "light"]
     shown = (
-        f"![Fraction of each task that models solve, and length of correct answers](img/experiments/{BOARD_PICTURE})"
+        f"![Fraction of each task that models solve, and number of positions with correct answers](img/experiments/{BOARD_PICTURE})"
     )
     seeds = " to ".join(map(str, sorted({card["seeds"] for card in cards})))
     search = "" if "rates" in cards[0] else ", without a search of learning rates"

@@ -260,7 +260,7 @@ def ngram_baselines(
     require(
         test is not None,
         "test",
-        "must be a dataset with the layout of train (to be omitted only if train is recorded sequences)",
+        "must be a dataset with the layout of train; only for recorded sequences it may be omitted",
         test,
     )
     check_dataset(test)

@@ -187,7 +187,7 @@ class ProductMLP(nn.Module):
         subspaces: Named subspaces of the stream, including "one".
         size: Size n of the matrices.
         product: "gelu", "relu01" or "bilinear" (exact, without neurons).
-        scale: Scale λ of the product "gelu".
+        scale: Number λ by which "gelu" divides the two factors; a larger λ gives a smaller error of the product.
         previous, current, target: Names of subspaces of size n².
 
     Source: [Limits] E.22 and Lemmas D.1-D.2, with the later matrix on the left.
