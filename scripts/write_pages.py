@@ -488,7 +488,7 @@ def with_board(text: str) -> str:
     """Return the benchmark page with its finding, chart and leaderboard from the cards."""
     cards = [card for card in board.read_cards(CARDS) if card["track"] == "light"]
     shown = (
-        f"![Fraction of each task that models solve, and number of positions with correct answers](img/experiments/{BOARD_PICTURE})"
+        f"![Fraction of each task that models solve, and number of correct positions](img/experiments/{BOARD_PICTURE})"
     )
     seeds = " to ".join(map(str, sorted({card["seeds"] for card in cards})))
     search = "" if "rates" in cards[0] else ", without a search of learning rates"

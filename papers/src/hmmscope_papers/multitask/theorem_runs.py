@@ -86,9 +86,9 @@ def sample_figure(tables: lab.Tables) -> lab.Figure:
         title="Error by number of demonstrations",
         caption=(
             "Curves show root mean square errors over processes and sets of demonstrations, for one query per set, "
-            "after the last gradient layer. Left: distance from the best linear prediction, its bound, its limit for infinitely "
-            "many steps, and its value σ √(r/n) if the noise (variance σ²) of n samples of rank r were independent. Right: "
-            "distance from the exact distribution given the whole history, and its bound; with many samples the errors "
+            "after the last gradient layer. Left: distance from the best linear prediction, its bound, its limit for "
+            "infinitely many steps, and its value σ √(r/n) if the noise (variance σ²) of n samples of rank r were independent. "
+            "Right: distance from the exact distribution given the whole history, and its bound; with many samples the errors "
             "from the short memory and the linear form remain. Sets of demonstrations whose windows do not span all "
             "windows are omitted."
         ),
