@@ -87,10 +87,10 @@ def sample_figure(tables: lab.Tables) -> lab.Figure:
         caption=(
             "Curves show root mean square errors over processes and sets of demonstrations, for one query per set, "
             "after the last gradient layer. Left: distance from the best linear prediction, its bound, its limit for "
-            "infinitely many steps, and its value σ √(r/n) if the noise (variance σ²) of n samples of rank r were independent. "
-            "Right: distance from the exact distribution given the whole history, and its bound; with many samples the errors "
-            "from the short memory and the linear form remain. Sets of demonstrations whose windows do not span all "
-            "windows are omitted."
+            "infinitely many steps, and its value σ √(r/n) if the noise (variance σ²) of n samples of rank r were "
+            "independent. Right: distance from the exact distribution given the whole history, and its bound; with "
+            "many samples the errors from the short memory and the linear form remain. Sets of demonstrations whose "
+            "windows do not span all windows are omitted."
         ),
         panels=(
             panel("Estimation", "estimation", "estimation_bound", "||(W(T) − W_L) x||, r.m.s.", *limits),
