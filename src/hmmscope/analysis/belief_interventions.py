@@ -34,7 +34,7 @@ class InterventionOptions:
 
     Attributes:
         num_positions: Number of edited positions, at equal distances in the last three quarters of the sequence.
-        num_random: Number of random subspaces over which the control ``random`` is averaged.
+        num_random: Number of draws over which the control ``random`` of `belief_interventions` is averaged.
         ridge: Penalty of the regression that reads the belief.
 
     Raises:
@@ -66,17 +66,17 @@ def belief_interventions(
     """Edit the belief in one layer at one position, and compare the model's prediction with the exact filter.
 
     An affine map read(x) = x W + m from the residual stream x to the belief b is fitted on three quarters of the
-    samples; the other samples are edited. Let b' and x' be the belief and stream of another edited sample. In mixtures,
-    both samples have the same component; in layouts with a header (HMM parameters), their headers differ. Let Σ be the
+    samples; the other samples are edited. Let b' and x' be the belief and stream of another edited sample, from the
+    same component in mixtures; if each sample begins with its HMM's parameters, the HMMs may differ. Let Σ be the
     covariance of x, and G = (WᵀΣW)⁺ WᵀΣ (see `writing`). The edits are
 
         set      x + (b' - read(x)) G
         swap     x + (read(x') - read(x)) G
         ablate   x - (read(x) - mean of b) G
 
-    The control ``random`` replaces W by a random map of equal rank, isotropic after whitening of x. For ``set``, it
-    replaces the change of x by a random change of equal norm. The control ``whole`` replaces x by x' (``swap``) or by
-    the mean of x (``ablate``). Let exact(b) be the exact `answer` given belief b, and D a distance (see `metric`
+    The control ``random`` replaces W by an isotropic random map of whitened x, of equal rank; for ``set``, it replaces
+    the change of x by a random change of equal norm. The control ``whole`` replaces x by x' (``swap``) or by the mean
+    of x (``ablate``). Let exact(b) be the exact `answer` given belief b, and D a distance (see `metric`
     below). The value of ``set`` and ``swap`` is the fraction of the distance to exact(b') that the edit closes,
 
         1 - D(exact(b'), model after) / D(exact(b'), model before).
@@ -96,9 +96,10 @@ def belief_interventions(
 
     Returns:
         Rows (layer, layer_name, fitted, intervention, subspace, metric, value, low, high, error, before, after,
-        samples). `fitted` is the R² of the map on its training samples. `metric` is "kl" (in nats) or
-        "total_variation"; for vectors "squared", the mean squared difference of standardised means. Rows of
-        infinite D are omitted. `before` and `after` are means of D. The 95 % interval is over edited samples.
+        samples). `fitted` is the R² of the map on its training samples; `subspace` is "belief" or a control. `metric`
+        is "kl" (in nats) or "total_variation"; for vectors "squared", the mean squared difference of predicted means,
+        scaled as model inputs. Rows of infinite D are omitted. `before` and `after` are means of D. `error` (standard
+        error) and the 95 % interval are over edited samples.
 
     Raises:
         InputError: the process has no belief states, a layer or the answer is unknown, or no two edited samples have

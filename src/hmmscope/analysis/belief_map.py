@@ -64,7 +64,7 @@ class Trained(Protocol):
         """Return the trained model."""
 
     def dataset(self, stream: str = "evaluate") -> ProcessDataset:
-        """Return a dataset of the training process."""
+        """Return a dataset of the run's process from a random stream."""
 
     def checkpoint_steps(self) -> list[int]:
         """Return the training steps of the stored checkpoints."""
@@ -121,8 +121,7 @@ class BeliefMap(Shown, Tabular):
         """Project beliefs (point, state), by default `read`, to the plane (point, 2).
 
         For three states the plane is that of the simplex, with state 0 on top, 1 left and 2 right. For two states the
-        axes are the exact P(state 0) and the P(state 0) in `values`. For more states, the axes are the first
-        two principal axes of `exact`.
+        axes are P(state 0), exact and in `values`. For more states, they are the first two principal axes of `exact`.
         """
         values = self.read if values is None else values
         num_states = self.exact.shape[1]
@@ -143,7 +142,7 @@ class BeliefMap(Shown, Tabular):
         return np.asarray(0.1 + 0.75 * np.pad(scaled, ((0, 0), (0, 3 - scaled.shape[1]))))
 
     def table(self) -> list[dict[str, Any]]:
-        """Return a row for each map at an earlier checkpoint (`earlier`), then a row for the final map."""
+        """Return a row for each map in `earlier`, then a row for this map."""
         return [
             {"step": one.step, "layer_name": one.layer, "r2": one.r2, "low": one.low, "high": one.high}
             | one.share.columns()
@@ -152,7 +151,7 @@ class BeliefMap(Shown, Tabular):
         ]
 
     def plot(self, *, ax: Any = None) -> Any:
-        """Plot the exact beliefs next to the beliefs read from an untrained control and from the model.
+        """Plot the exact beliefs next to those read from an untrained control and the model.
 
         Args:
             ax: Matplotlib axes; if passed, only the model's beliefs are plotted.
@@ -225,7 +224,7 @@ def belief_map(
 ) -> BeliefMap:
     """Fit an affine map from one layer to the exact belief, for a model and for untrained controls.
 
-    The map is fitted and tested as in `geometry`. The plot shows other samples, or the test samples if no others exist.
+    The map is fitted and tested as in `geometry`. The plot shows new samples, or the test samples if there are no more.
     For a mixture of HMMs, the exact belief is P(state | observations), averaged over the unknown component.
 
     Args:
@@ -282,7 +281,7 @@ def belief_map(
 def dataset_for(model: nn.Module, process: Any, length: int | None = None, seed: int = 0) -> ProcessDataset:
     """Return a dataset of `process` (object, name or file); a dataset is returned unchanged.
 
-    The default `length` is that of recorded sequences, or the model's training length (see `TRAINED_LENGTHS`).
+    By default, `length` is the window of recorded sequences, else the training length in the model (`TRAINED_LENGTHS`).
 
     Raises:
         InputError: the process or the length is missing.

@@ -1,4 +1,4 @@
-"""The subspaces in which a layer represents the belief, and the belief of each factor of the process."""
+"""The subspaces in which a layer represents the beliefs about a process and its factors."""
 
 from collections.abc import Sequence
 from itertools import combinations
@@ -37,7 +37,7 @@ def belief_space(
         factored         fraction of the stream's variance that the factors' beliefs explain, divided by `moved`
         sum              dimension of the affine span of a factor's beliefs, summed over factors
         overlap          mean squared cosine of the principal angles between two factors' subspaces of the stream
-        random overlap   expected `overlap` of random subspaces with the largest factor's dimension
+        random overlap   expected `overlap` of random subspaces as large as the largest of the factors' subspaces
 
     The last four quantities need `num_factors` > 1.
 

@@ -36,12 +36,13 @@ def constrained_updates(
     - attention: (mean attention at distance d) / (mean attention at distance 1); theory: ζ^(d-1), where ζ is the
     second-largest eigenvalue modulus of the transition matrix;
     - rate: fitted factor by which attention decays per unit of distance; theory: ζ;
-    - values: cosine between η[v] - π and the belief change from attending to symbol v, both centred over v; theory: 1;
+    - values: cosine, for each symbol v, between η[v] - π and the belief change that attention to v writes (fitted by
+    regression), both minus their means over v; theory: 1;
     - constrained: held-out R² of an affine map from the stream after attention to the constrained belief; theory: 1;
     - exact: held-out R² of an affine map from this stream to the exact belief; theory: R² of an affine map from the
     constrained to the exact belief.
 
-    Attention is averaged over heads; distances start at 1.
+    Attention is averaged over heads.
 
     Args:
         model: model with hook points ``residual.0`` and ``blocks.0.attention.pattern``.
