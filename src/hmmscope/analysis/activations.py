@@ -61,8 +61,8 @@ def model_outputs(
 ) -> Float[Tensor, "batch time output"]:
     """Run a module and return its output, or the attribute ``.logits`` of its output.
 
-    Only the first `num_outputs` outputs of each position are returned. A positive `block_length` applies block
-    chain-of-thought (see `block_outputs`).
+    Only the first `num_outputs` outputs of each position are returned. If `block_length` is positive, the
+    model reads its own prediction after every `block_length` positions (see `block_outputs`).
     """
     count_pass()
     with explained(model, inputs):
@@ -106,7 +106,6 @@ def model_probs(
 def require_numbers(
     answers: Float64[Tensor, "sample asked output"], asked: Bool[Tensor, "sample asked"] | None = None
 ) -> None:
-    """Raise NonFiniteError if an evaluated model output is NaN."""
     bad = answers.isnan().any(-1)
     bad = bad if asked is None else bad & asked.to(bad.device)
     if bad.any():
@@ -254,7 +253,7 @@ def read_stream(
     first: int = 0,
     stay: bool = False,
 ) -> Float[Tensor, "layer example feature"]:
-    """Capture activations at given times of each sample; an example is one (sample, time), ordered by sample.
+    """Return activations at given times of each sample; examples are pairs (sample, time), ordered by sample.
 
     Args:
         model: any module.

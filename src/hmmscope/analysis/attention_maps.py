@@ -1,4 +1,4 @@
-"""Attention weights of the last token on itself and earlier tokens, by distance and by kind of token."""
+"""Attention weights of the last token on itself and earlier tokens, by distance and kind of token."""
 
 from functools import partial
 
@@ -24,7 +24,7 @@ def attention_map(
     Args:
         model: model with hook points ``blocks.<layer>.attention.pattern`` (batch, head, query, key).
         dataset: samples.
-        num_samples: number of samples; for recorded sequences, at most the number of windows.
+        num_samples: number of samples; held-out recorded sequences have at most one per window.
         max_offset: largest distance, in tokens, between the last token and a key.
         seed: seed of the bootstrap.
 

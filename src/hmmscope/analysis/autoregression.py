@@ -58,7 +58,7 @@ class AutoRegression:
         return values, [torch.ones_like(values[..., :1]), *past], known.cumprod(0).sum(0) - 1
 
     def predictions(self, sequences: Float64[Tensor, "batch time coordinate"]) -> dict[str, Tensor]:
-        """Return (log density, mean) of each vector given the past, for each ``autoregression-<order>``."""
+        """Return [log density, mean] of each vector given the past (last axis), for each ``autoregression-<order>``."""
         values, past, run = self._lags(sequences)
         mean, log, found = torch.zeros_like(values), torch.zeros_like(values[..., 0]), {}
         for k, (weights, noise) in enumerate(self._maps):

@@ -79,7 +79,7 @@ def _on_symbols(probs: Tensor, happened: Tensor, where: str) -> Winnings:
 
 
 def miscalibrated(won: Winnings, spare: float = 0.0) -> str | None:
-    """Return why the tested probabilities cannot be exact, or None if they may be exact.
+    """Return why the tested probabilities cannot be exact, or None if they may be.
 
     Args:
         won: log winnings of each bet on all samples.

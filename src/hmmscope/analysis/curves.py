@@ -63,7 +63,7 @@ class Score(Measures):
     """Metrics of several predictors on the same samples and positions.
 
     Attributes:
-        measures: for each predictor and metric an array (sample, position); NaN marks padding.
+        measures: arrays (sample, position), ``measures[predictor][metric]``; NaN marks padding.
             For distributions: ``accuracy`` of the most likely symbol or state (the lowest index in ties);
                 ``loss``, the cross-entropy, and ``excess``, KL(optimum || predictor), in nats; ``total_variation``,
                 half the L1 distance from the optimum.
@@ -112,7 +112,7 @@ class Score(Measures):
     def excess(self) -> tuple[float, float | None, float | None] | None:
         """Mean ``excess`` of the model (see `measures`), and its 95 % interval.
 
-        The result is None if the optimum is unknown; a single sample has no interval (None).
+        The result is None if the optimum is unknown, and (mean, None, None) for a single sample.
         """
         if "excess" not in self.measures["model"]:
             return None
@@ -152,7 +152,7 @@ class EvaluateOptions:
 
     Attributes:
         first: Index of the first sample.
-        block_length: Number of positions per block of block chain-of-thought; 0 for none.
+        block_length: If positive, the model reads its own prediction after every `block_length` positions.
         ngram_order: Longest context, in symbols, of baselines fitted to the training part of recorded sequences.
         ngrams: Tuned n-gram baselines (default: baselines tuned on other samples).
 
@@ -187,23 +187,23 @@ def evaluate(
     Predictors:
         ``model``;
         ``optimum``: the Bayes-optimal predictor, which knows the process or the prior over processes;
-        ``known-component``: the filter that knows the mixture component (for next symbols of mixtures);
+        ``known-component``: for next symbols of mixtures, the filter that knows the component;
         ``order-0``, ..., ``context-tree``: n-gram baselines with counts from the sample itself (`TunedNgrams.tuned`);
         ``trained-order-0``, ..., ``trained-context-tree``, or for vectors ``autoregression-0``, ...: baselines fitted
-        to the training part of recorded sequences, if another part is scored.
+        to the training part of recorded sequences, if the held-out part is scored.
 
     Args:
         model: map from tokens (batch, time) or vectors to outputs (batch, time, output).
         dataset: samples to score.
-        num_samples: number of samples; for recorded sequences, at most the number of windows.
+        num_samples: number of samples; held-out recorded sequences have at most one per window.
         baselines: True adds n-gram baselines.
         target: "observation", "belief" or a `Target`.
         observers: further processes that predict next observations, by name.
         options: see `EvaluateOptions`.
 
     Raises:
-        InputError: outputs have a wrong shape, the process has no exact inference, or an observer has another number
-            of symbols or the name of another predictor.
+        InputError: outputs have a wrong shape, the process has no such target, or an observer has an unequal number of
+            symbols or the name of another predictor.
     """
     check_dataset(dataset)
     options = options_of(options, EvaluateOptions)
@@ -322,8 +322,7 @@ def _checked(observers: Mapping[str, Process], process: Process, asked: Target) 
 def known_component_probs(dataset: ProcessDataset, batch: Batch) -> Float64[Tensor, "batch judged symbol"] | None:
     """Compute the next-symbol probabilities of the filter that knows the mixture component.
 
-    The result is None if there are no components, or if a header (HMM parameters before the sequence) states the
-    component.
+    The result is None without components, or if a header (HMM parameters before the sequence) states them.
     """
     process, components = dataset.process, batch.components
     pool = None if components is None or dataset.layout.header_format else process.select_components(components)

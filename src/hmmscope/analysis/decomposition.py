@@ -119,7 +119,7 @@ class Histories(Shown):
 
         Args:
             windows: windows of the same process, no longer than the histories.
-            weights: one matrix W or many, independent of the histories.
+            weights: one matrix W or many, not estimated from these histories.
         """
         number_H = self.windows(windows.memory_length)
         exact_HV, probability_H = self.next_observation, self.probability
@@ -198,7 +198,7 @@ class Windows(Shown):
 
     @cached_property
     def misfit(self) -> Float64[Tensor, " window"]:
-        """Squared distance between the best prediction and the best linear prediction, for each window."""
+        """Squared distance between the best and the best linear prediction, per window."""
         return (self.next_observation - self.linear_prediction).square().sum(1)
 
     @property

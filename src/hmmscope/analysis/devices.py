@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 def takes_device(function: T) -> T:
-    """Add the keyword `device` to an instrument: the device on which the model runs during the measurement."""
+    """Add the keyword `device` to an instrument: the device on which the model runs."""
     run = cast("Callable[..., Any]", function)
     own = inspect.signature(run)
 

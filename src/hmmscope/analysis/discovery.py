@@ -115,7 +115,7 @@ def dictionary(
     methods: Sequence[str] = ("principal", "simplex", "random"),
     seed: int = 0,
 ) -> list[dict]:
-    """Find coordinates in a layer without using the belief; measure how well the coordinates match the belief.
+    """Find coordinates in a layer without using the belief; measure how well they match it.
 
     The methods for S hidden states are:
 
@@ -125,7 +125,7 @@ def dictionary(
     - random: S - 1 random directions, as a control.
 
     ``read`` is the held-out R² of an affine map from the coordinates to the belief. ``matched`` is the mean absolute
-    correlation of the belief's entries with coordinates, paired greedily; entries without a coordinate count as 0.
+    correlation of the belief's entries, each with its own coordinate (largest correlations first; 0 if none is left).
 
     Args:
         model: any module.

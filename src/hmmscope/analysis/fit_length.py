@@ -34,11 +34,11 @@ def evaluation_losses(
     least_count: int = 1,
     block_length: int = 0,
 ) -> list[dict]:
-    """Compute the distance of a model's predictions from exact predictions by position (el_t in [Limits]).
+    """Compute the mean distance of a model's predictions from exact predictions at each position.
 
-    `Target.distance_terms` defines the distance. Position t is after t observations. For the process Cyclic-HARD,
-    only queries of the state are evaluated. Up to 64 rounds of `num_samples` samples are drawn, until each position has
-    `least_count` values. The baseline ``constant`` is the mean exact prediction in the second half of positions.
+    `Target.distance_terms` defines the distance. Position t is after t observations. For the process Cyclic-HARD, only
+    predictions after `*` are evaluated. Up to 64 rounds are drawn, until each position has `least_count` values. The
+    baseline ``constant`` always predicts the first samples' mean exact prediction in the second half of positions.
 
     Source: [Limits] §4.1 and App. C.1, which use 256 trajectories.
 
@@ -141,7 +141,7 @@ def fit_length(
     last: int = 3,
     definition: str = "prefix",
 ) -> int:
-    """Return the fit length: the length up to which the evaluation loss is below `error_rate` in the last epochs.
+    """Return the length up to which the evaluation loss is below `error_rate` in the last epochs.
 
     A position is fitted if it has losses in the last epochs, all below `error_rate`.
 
@@ -161,7 +161,7 @@ def fit_length(
         The fit length, 0 if no position is fitted.
 
     Raises:
-        InputError: lists have different lengths, there are no epochs, or positions or numbers are invalid.
+        InputError: losses and positions have different lengths, there are no epochs, or an argument is invalid.
     """
     require_known("definition", definition, DEFINITIONS)
     fitted = fitted_positions(losses, positions, error_rate, last=last)
