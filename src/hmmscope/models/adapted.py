@@ -284,7 +284,7 @@ def described_output(output: Any) -> str:
 def _described(output: Any) -> str:
     named = _tensors(output)
     kind = type(output).__name__
-    return f"{kind} with tensors {', '.join(map(str, named))}" if named else kind
+    return f"{kind} with {', '.join(map(str, named))}" if named else kind
 
 
 def _tensors(output: Any) -> dict[Any, Tensor]:
