@@ -78,7 +78,7 @@ class Readout(Shown):
     values: Float64[Tensor, "layer example coordinate"]
 
     def beyond(self, twins: Sequence["Readout"]) -> ExplainedFraction:
-        """Compute `explained_beyond_controls` with controls `twins`, each network at its layer of largest `fitted`."""
+        """Compare with controls' readouts `twins` (`explained_beyond_controls`), each at its layer of largest `fitted`."""
         left, *twins_left = (1 - one.r2()[:, one.chosen] for one in (self, *twins))
         return explained_beyond_controls(left, np.stack(twins_left, 1), len(self.spread))
 
@@ -173,9 +173,9 @@ def geometry(
     """Compute held-out R² of beliefs and next-observation probabilities as affine functions of each layer.
 
     The targets, after every observation of the last sequence, are
-        ``belief``: P(state | observations) given the true component; for a `GeneralisedHMM` the predictive vector; for
-            a `LinearGaussian` the Kalman mean;
-        ``belief, component unknown``: for mixtures, P(state | observations) without knowledge of the component;
+        ``belief``: P(state | observations), for mixtures given the true component (for a `GeneralisedHMM` the
+            predictive vector, for a `LinearGaussian` the Kalman mean);
+        ``belief, component unknown``: for mixtures, P(state | observations);
         ``next observation``: next-observation probabilities, without knowledge of the component.
 
     R² = 1 - Σ |target - map(stream)|² / Σ |target - mean|². Ridge regression on standardised features fits the affine
@@ -183,7 +183,7 @@ def geometry(
 
     Args:
         model: any module.
-        dataset: samples of a process with beliefs, or any samples if `options` has an `observer`.
+        dataset: samples of a process with beliefs; others need `options.observer`, the HMM that defines beliefs.
         layers: module names (default: the residual stream).
         num_samples: number of samples; for recorded sequences, at most the number of windows.
         ridge: penalty of the regression.
@@ -191,12 +191,12 @@ def geometry(
         options: see `InstrumentOptions`.
 
     Returns:
-        Rows (target, targets "true" or "shuffled", layer, layer_name, r2, low, high, fitted, ceiling, from_prediction,
-            samples, twins, share, share_low, share_high, beyond_twins). `fitted` is the R² on training samples,
-            `ceiling` the R² of the best estimate from the observations, `from_prediction` the R² of an affine map from
-            the exact prediction, and `twins` the mean R² of the untrained controls. `share` is the explained fraction
-            of the variance that controls leave unexplained; `beyond_twins` states it as text, or why it is unknown.
-            Intervals (95 %) are over test samples, for `share` also over controls.
+        Rows (target, targets, layer, layer_name, r2, low, high, fitted, ceiling, from_prediction, samples, twins,
+            share, share_low, share_high, beyond_twins). `targets` is "true" or "shuffled", `fitted` the R² on training
+            samples, `ceiling` the R² of the best estimate from the observations, `from_prediction` the R² of an affine
+            map from the exact prediction, and `twins` the mean R² of untrained networks. `share` is the explained
+            fraction of the variance that they leave unexplained; `beyond_twins` states it as text, or why it is
+            unknown. Intervals (95 %) are over test samples, for `share` also over untrained networks.
 
     Raises:
         InputError: the process has no belief states, or a layer is unknown.
@@ -371,7 +371,7 @@ def fit_affine(
 
 
 def explained(errors: Curves, spread: Curves, *, seed: int = 0) -> Curves:
-    """Return R² = 1 - mean(errors) / mean(spread), with the shape of `Readout.r2`.
+    """Return R² = 1 - mean(errors) / mean(spread) of the samples (row 0) and of bootstrap resamples.
 
     Raises:
         InputError: the target does not vary.

@@ -36,7 +36,7 @@ class HeaderOptions:
     """Options of `header`.
 
     Attributes:
-        num_hmms, num_pools: Size and number of pools (sets of random HMMs) that estimate ``bayes``; 0 pools omit it.
+        num_hmms, num_pools: Size and number of pools (sets of random HMMs) for predictor ``bayes``; 0 pools omit it.
         num_fits: Number of samples to which Baum-Welch is applied; 0 omits ``baum-welch``.
         positions: Numbers of observations after which Baum-Welch predicts (default: 1, 2, 4, ...).
         ngrams: True adds n-gram baselines.
@@ -76,9 +76,9 @@ def header(
         ``bayes`` the Bayes predictor that knows only the distribution of HMMs, estimated from `num_pools` pools of
         `num_hmms` HMMs
 
-    The quantities are ``excess``, KL(optimum || predictor) in nats, and ``entropy-error`` and ``entropy-bias``, the
-    absolute and signed difference H(predictor) - H(optimum) of entropies in bits. If the target is the belief, only the
-    first two predictors are scored.
+    The optimum is the exact filter with the sample's header. The quantities are ``excess``, KL(optimum || predictor) in
+    nats, ``entropy-bias``, H(predictor) - H(optimum) in bits, and ``entropy-error``, its absolute value. If the target
+    is the belief, only the first two predictors are scored.
 
     Args:
         model: any module from tokens to logits.
@@ -168,7 +168,7 @@ def bayes_predictions(
         process: process with a new HMM for each sample.
         observations: symbols (batch, time).
         num_hmms: number of HMMs drawn.
-        number: index of the draw; different draws are independent.
+        number: index of the set of HMMs; sets are independent.
     """
     pool = prior_pool(process, num_hmms, number)
     return mixture_predictions(pool, observations, dtype=torch.float64).predicted_observation

@@ -95,12 +95,13 @@ def header_edits(
     """Edit one entry of the header, and measure whether the model then predicts like the filter of the edited HMM.
 
     The entry is exchanged with the last entry of its matrix row, which the header omits because rows sum to one. The
-    edit changes the tokens, or the residual stream of one layer at the header's positions. The value is the fraction of
-    the distance to the edited HMM's filter (new filter) that the edit closes, in the second half of positions,
+    edit changes the tokens, or the residual stream of one layer at the header's positions. The value is the relative
+    decrease of the model's distance from the filter of the edited HMM,
 
-        1 - D(new filter, model after) / D(new filter, model before),
+        1 - D(filter, model after edit) / D(filter, model before edit),
 
-    where D is the KL divergence in nats. The control ``other`` uses another sample's edited header.
+    where D is the mean KL divergence in nats over the second half of positions. The control ``other`` inserts another
+    sample's edited header.
 
     Args:
         model: any module.

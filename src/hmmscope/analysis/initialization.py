@@ -91,10 +91,9 @@ def _same_weights(one: nn.Module, other: nn.Module) -> bool:
 
 
 def other_law(own: Mapping[str, Tensor], drawn: Sequence[Mapping[str, Tensor]], *, trained: bool = True) -> str:
-    """Describe a parameter of `own` whose initial distribution differs from the controls `drawn`, or return "".
+    """Describe a parameter of `own` (a model) whose initial distribution differs from `drawn` (controls), or return "".
 
-    In trained matrices, both the root mean square and the median singular value must differ: training hardly changes
-    the latter.
+    Training hardly changes the median singular value of a matrix.
     """
     for name, weight in own.items():
         found = _ratio(weight.detach(), [one[name].detach() for one in drawn], trained=trained)

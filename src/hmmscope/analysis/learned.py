@@ -31,7 +31,7 @@ class Learned(Shown):
 
     Attributes:
         loss: loss of the network.
-        bar: name of the baseline: `LAST` (bigram), or `CONSTANT` (unigram) if its loss is lower or `LAST` is optimal.
+        bar: name of the baseline: `LAST` (bigram); `CONSTANT` (unigram) if the bigram is no better, or is optimal.
         at_bar: loss of the baseline.
         optimum: Bayes loss.
         share, low, high: (at_bar - loss) / (at_bar - optimum) with its 95 % interval; None for gaps below `LEAST_GAP`.

@@ -125,8 +125,6 @@ def _lbfgs(problem: _Problem, w: Tensor, tolerance: float, max_steps: int) -> Te
 
 
 class _Pair(NamedTuple):
-    """An L-BFGS pair; `inverse` is 1 / (change · difference), `scale` that of the initial inverse Hessian."""
-
     change: Tensor
     difference: Tensor
     inverse: Tensor

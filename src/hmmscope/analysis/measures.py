@@ -29,9 +29,10 @@ class Measures(Tabular):
         ]
 
     def rows(self, axis: str, kept: NDArray[np.bool_] | None = None) -> list[dict]:
-        """Return a table (axis, x, predictor, metric, value, low, high, samples) by "demonstrations" or "positions".
+        """Return means (axis, x, predictor, metric, value, low, high, samples) at each x on `axis`.
 
-        The 95 % interval is over samples. `kept` is a mask of positions. Infinite means become None.
+        `axis` is "demonstrations" or "positions". The 95 % interval is over samples. `kept` is a mask of positions.
+        Infinite means become None.
         """
         kept = np.ones(len(self.positions), bool) if kept is None else kept
         along = (self.demonstrations if axis == "demonstrations" else self.positions)[kept]
@@ -63,7 +64,7 @@ class Measures(Tabular):
 
 
 def mean_of_asked(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Average over the evaluated positions of each sample; NaN if a sample has none."""
+    """Average each sample over its positions that are not NaN; NaN if it has none."""
     asked: NDArray[np.bool_] = np.logical_not(np.isnan(values))
     total = np.where(asked, values, 0.0).sum(1)
     return np.divide(total, asked.sum(1), out=np.full(len(values), np.nan), where=asked.any(1))

@@ -43,10 +43,10 @@ class NgramReach(Shown):
     """Scores of baselines and of the Bayes-optimal predictor on a process.
 
     Attributes:
-        accuracy: accuracy of each predictor: ``optimum``, ``known-component``, ``order-0`` to ``order-4``,
-            ``context-tree``, and those in `observers`.
+        accuracy: accuracy by predictor: ``optimum``, ``known-component`` (optimum given the component), ``order-0`` to
+            ``order-4``, ``context-tree``, and the `observers` in `ngram_reach`.
         loss: cross-entropy of each predictor, nats.
-        component: accuracy of linear probes for the mixture component, by their input (``symbol counts``, ...).
+        component: accuracy of linear probes for the component, by input: ``symbol counts`` or ``untrained layer <k>``.
         chance: frequency of the most common component, or None.
         num_components: number of mixture components that the probe distinguishes, or None.
         num_samples: number of samples.

@@ -116,7 +116,7 @@ class TunedNgrams:
 
     @staticmethod
     def best(values: Mapping[str, Any], metric: str = "loss") -> str:
-        """Return the name of the best n-gram baseline by mean loss or accuracy.
+        """Return the name of the n-gram baseline with the best mean of `values`, losses or accuracies.
 
         Raises:
             InputError: there is no n-gram baseline.
@@ -130,7 +130,7 @@ class TunedNgrams:
         return f"order-{self.order}"
 
     def probs(self, dataset: ProcessDataset, batch: Batch) -> dict[str, Float64[Tensor, "batch judged symbol"]]:
-        """Return next-symbol probabilities by each n-gram and the context tree."""
+        """Return next-symbol probabilities of the n-gram of each order and of the context tree."""
         layout, size, seen = dataset.layout, dataset.num_symbols, batch.observations.cpu().numpy()
         counts = context_counts(seen, _reach(layout, self.ngram_reaches), size, len(self.strengths) - 1)
         counts = counts[:, layout.predicted_observations]
@@ -148,7 +148,7 @@ UNTUNED = TunedNgrams(tuple((1.0,) * (order + 1) for order in range(4)), 3, Fals
 
 
 def other_samples(dataset: ProcessDataset) -> ProcessDataset | None:
-    """Return a dataset of independent samples, from the process that the Bayes optimum assumes.
+    """Return a dataset of other samples of the process, or of its `prior` if it has one.
 
     For recorded sequences, samples are windows of the training part; without a training part the result is None.
     """
@@ -281,7 +281,7 @@ class NgramScores(Measures):
 
     Attributes:
         ngrams: tuned hyperparameters.
-        trained_order: best order of n-grams fitted to a training part, or None.
+        trained_order: order chosen for n-grams fitted to the training part; None without them.
     """
 
     ngrams: TunedNgrams

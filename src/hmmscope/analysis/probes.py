@@ -158,11 +158,10 @@ def probe(
         ``component``: the mixture component, read after the last observation;
         ``state``: the hidden state of a single HMM, at positions >= 4;
         ``previous-k``: the observation k steps back, at positions >= 4;
-        ``belief``: the filtered posterior after every observation; the column ``r2`` (see `geometry`) replaces
-        ``accuracy``.
+        ``belief``: the filtered posterior after every observation; here `geometry` gives ``r2``, not ``accuracy``.
 
-    The probe is a multinomial logistic regression on standardised features with ridge penalty 1e-3, trained on three
-    quarters of the samples. The controls are permuted training labels and untrained networks.
+    The other probes are multinomial logistic regressions on standardised features with ridge penalty 1e-3, trained on
+    three quarters of the samples. The controls are permuted training labels and untrained networks.
 
     Args:
         model: any module.
@@ -176,8 +175,7 @@ def probe(
 
     Returns:
         Rows (target, layer, layer_name, labels "true" or "shuffled", accuracy, low, high, chance, ceiling, samples,
-        twins, share, share_low, share_high, beyond_twins), see `geometry`. 95 % intervals are over test samples, for
-        `share` also over controls.
+        twins, share, share_low, share_high, beyond_twins), see `geometry`.
 
     Raises:
         InputError: the target is unknown or does not apply to the process, or a layer is unknown.
