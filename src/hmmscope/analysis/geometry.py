@@ -78,7 +78,7 @@ class Readout(Shown):
     values: Float64[Tensor, "layer example coordinate"]
 
     def beyond(self, twins: Sequence["Readout"]) -> ExplainedFraction:
-        """Compare with controls `twins` (`explained_beyond_controls`), each readout at its layer of largest `fitted`."""
+        """Compare to controls `twins` (`explained_beyond_controls`), each readout at the layer of largest `fitted`."""
         left, *twins_left = (1 - one.r2()[:, one.chosen] for one in (self, *twins))
         return explained_beyond_controls(left, np.stack(twins_left, 1), len(self.spread))
 
