@@ -166,7 +166,7 @@ class EmissionHMM(VectorProcess):
 
     @property
     def variance_floor_hits(self) -> Float64[Tensor, "state coordinate"]:
-        """Variances (state, coordinate) that `min_variance` bounds in fits; infinite without a bound."""
+        """Variances (state, coordinate) that fits compare with `min_variance`; infinite in families without it."""
         return torch.full((self.num_states, self.num_symbols), torch.inf, dtype=torch.float64)
 
     @property
@@ -287,7 +287,7 @@ class EmissionHMM(VectorProcess):
 
     @property
     def scale(self) -> tuple[Float64[Tensor, " coordinate"], Float64[Tensor, " coordinate"]]:
-        """Mean and standard deviation of each coordinate over the first 64 observations."""
+        """Mean and standard deviation of each coordinate under the model, over the first 64 observations."""
         return self._scale
 
     @cached_property

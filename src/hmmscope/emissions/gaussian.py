@@ -42,7 +42,7 @@ class GaussianHMM(EmissionHMM):
         means: Means (state, coordinate).
         covariances: Variances or covariance matrices, in the shape of `covariance_type`.
         covariance_type: "spherical" (S,), "diag" (S, Y), "full" (S, Y, Y), or "tied" (Y, Y), shared by all states.
-        spread: Variances (S, Y) or covariance matrices (S, Y, Y) of the states.
+        spread: `covariances` expanded to (S, Y) for "spherical" and "diag", (S, Y, Y) for "full" and "tied".
 
     Args:
         initial, transition: See `EmissionHMM`.
@@ -179,7 +179,7 @@ class GaussianHMM(EmissionHMM):
         share: float = 0.1,
         **others: Any,
     ) -> NormalInverseWishart:
-        """Return a prior with the observations' mean as `centre`, and `share` times their variances as `spread`."""
+        """Return a `NormalInverseWishart` with `centre` = mean of observations, `spread` = `share` * variances."""
         refuse_others(others, ("prior_strength", "degrees", "share"))
         refuse_missing(observations, covariance_type)
         _, centre, deviation = completed(observations)

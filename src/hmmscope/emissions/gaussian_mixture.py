@@ -91,7 +91,7 @@ class GaussianMixtureHMM(EmissionHMM):
 
     @cached_property
     def spread(self) -> Tensor:
-        """Variances or covariance matrices of all Gaussians, ordered by state."""
+        """Variances (S K, Y) or covariance matrices (S K, Y, Y) of all Gaussians, ordered by state."""
         if self.covariance_type == "tied":
             return self.covariances.repeat_interleave(self.num_gaussians, 0)
         return spread_of(self.covariance_type, self.covariances.flatten(0, 1), self._flat)

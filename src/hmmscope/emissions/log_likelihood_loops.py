@@ -31,7 +31,7 @@ class ChainParams(NamedTuple):
     Attributes:
         initial, transition: Probabilities (S,) and (S, S).
         every: Number of steps between normalizations.
-        smallest: Belief below which a sequence is marked for log space; 0 marks none.
+        smallest: The filter rounds state probabilities below it to zero.
     """
 
     initial: NDArray[np.float64]
@@ -66,8 +66,6 @@ def _tiny(transition: NDArray[np.float64]) -> NDArray[np.bool_]:
 
 
 class FilterOutput(NamedTuple):
-    """Results of the filter by observation and sequence; see `simd_over_states.forward_given`."""
-
     beliefs: NDArray[np.float64]
     predicted: NDArray[np.float64]
     terms: NDArray[np.float64]
@@ -88,7 +86,7 @@ class LogLikelihoodBatch:
         rows: log P(o | state) of all sequences (observation, state).
         offsets, lengths: Offset in `rows` and length of each nonempty sequence (n,).
         reset_mask: True where a new sequence starts (T,).
-        numbers: Index of each sequence in its batch (n,).
+        numbers: Index of each nonempty sequence among all sequences (n,).
         weights: Weight of each sequence (n,); None if all are 1.
     """
 

@@ -54,7 +54,8 @@ def vector_evidence(
         chain: Priors of the initial distribution and transition matrix, if they have constraints.
 
     Returns:
-        The evidence; None for over eight states, or if observations * states * max(states, features) exceeds `most`.
+        The evidence; None for over eight states, or if T S max(S, F) > `most` for T observations, S > 1 states and
+            F features, see `Conjugate.features`.
     """
     size, features = model.num_states, laws.features(observations)
     if size == 1:
@@ -73,11 +74,9 @@ class VectorEmissions(Shown):
     """Vector emissions for `hmmscope.inference.evidence`.
 
     Attributes:
-        work: Packed sequences, with row numbers of `features` as symbols.
-        features: Features of each row (row, F).
+        work: `PackedSequences` whose symbols are row indices of `features`.
+        features: Result of `Conjugate.features` (row, F).
         laws: Emission prior.
-        size: Number of states S.
-        num_threads: Number of threads of the E-step.
     """
 
     work: PackedSequences
