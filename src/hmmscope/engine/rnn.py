@@ -25,8 +25,8 @@ class RNNStepShape(NamedTuple):
 class CellMaps(NamedTuple):
     """Linear maps of all layers of a recurrent network.
 
-    Shapes: recur (layer, width, width); feed and bias of upper layers (layer - 1, width, width) and (layer - 1, width);
-    table and place of `chunks.read` for the first; initial states (layer, width); head (output, width).
+    `table` and `place` are those of `chunks.read`. Shapes: recur (layer, width, width); initial states (layer, width);
+    head (output, width); above the first layer: feed (layer - 1, width, width) and bias (layer - 1, width).
     """
 
     recur: X3

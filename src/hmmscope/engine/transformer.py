@@ -27,7 +27,7 @@ from hmmscope.kernels.products import FLAGS, wide
 
 
 class Shape(NamedTuple):
-    """Sizes and constants of a training step, equal for all chunks; `hidden` is 0 without an MLP."""
+    """Sizes and constants of a training step; `hidden` is 0 without an MLP."""
 
     heads: int
     hidden: int
@@ -208,10 +208,10 @@ def decoder_maps(theta: X1, blocks: I2, ends: I1, fixed: X2, features: X2, maps:
         theta: All parameters in one flat vector.
         blocks: For each layer the offsets in `theta` of gain and shift, qkv, out, gain and shift, hidden, back; each
             map is followed by its bias.
-        ends: Offsets in `theta` of position table, embedding, embedding bias, features, gain, shift, head and head
-            bias; and the number of positions.
+        ends: Offsets in `theta` of position table, embedding and bias, map of `features`, last gain and shift, head and
+            bias, or -1 where absent; then the number of rows of the position table.
         fixed: Position embedding without parameters, such as sinusoids (step, width).
-        features: Input features of each position (step, 3).
+        features: `models.decoder.input_features` (step, 3).
     """
     for layer in range(blocks.shape[0]):
         b = blocks[layer]
