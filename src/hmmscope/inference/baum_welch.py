@@ -102,8 +102,8 @@ def fit_baum_welch(
     With `pseudo_count` c the fit is the posterior mode under Dirichlet(1 + c) priors of rows of probabilities. Zeros in
     `start` stay zero.
 
-    From the third restart on, the search ends when the log-likelihoods of the best two restarts differ by less than the
-    larger of 0.1 nats and `agreement` nats per observation. Each restart runs ten iterations from each of `num_tries`
+    From the third restart on, the search ends when the log-likelihoods of the best two restarts differ by less than
+    0.1 nats, or less than `agreement` nats per observation. Each restart runs ten iterations from each of `num_tries`
     random starts (short runs), and continues the best short run. Every second random start favours self-transitions.
 
     Source: Baum et al. (1970); short runs: Biernacki, Celeux and Govaert (2003).
@@ -123,8 +123,8 @@ def fit_baum_welch(
         tolerance: Gain per iteration, in nats per observation, below which a restart has converged.
         pseudo_count: Number added to each expected count; at least 0.
         seed: Seed in [0, 2^32).
-        callback: Function called from several threads with the number of iterations since the last call, including
-            those not needed after convergence; it stops the search by returning True.
+        callback: Function called from several threads with the number of iterations since its last call, also in
+            restarts that are then discarded; the search stops if it returns True.
 
     Raises:
         InputError: There are no observations, an option is out of range, or `start` gives a sequence probability zero.

@@ -47,8 +47,8 @@ def effective_sizes(draws: Array) -> tuple[Array, Array]:
 def equal_tails(draws: Array, worth: Array, share: float = 0.95) -> tuple[Array, Array]:
     """Compute the ends of equal-tailed intervals, widened for a small effective sample size.
 
-    The lower end has rank (1 - share) / 2 * (worth + 1) in a sample of size `worth`. If `worth` is small, the ends are
-    the minimum and the maximum of the draws.
+    The lower end is the quantile of the draws at (r - 1/2) / worth, with r = (1 - share) / 2 * (worth + 1). If `worth`
+    is small, the ends are the minimum and the maximum of the draws.
 
     Source: Hyndman and Fan (1996), definition 6 (Weibull).
 

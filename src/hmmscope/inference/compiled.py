@@ -53,7 +53,7 @@ FEW_SYMBOLS = 64
 
 
 class ScaledBeliefs(NamedTuple):
-    """Beliefs of one sequence (time, state), stored with separate exponents against underflow."""
+    """Beliefs mantissa * 2^(256 exponent) of one sequence (time, state)."""
 
     mantissa: NDArray[np.float64]
     exponent: NDArray[np.int64]

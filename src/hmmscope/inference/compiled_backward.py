@@ -14,7 +14,7 @@ from hmmscope.kernels import many_states, simd_over_sequences, simd_over_states,
 def run_smoother(
     filtered: Filtered, smoothed: NDArray[np.float64], weights: NDArray[np.float64] | None = None
 ) -> NDArray[np.bool_]:
-    """Fill `smoothed` with smoothed posteriors and `weights` with backward weights (`simd_over_sequences.backward`).
+    """Fill `smoothed` with smoothed posteriors and `weights` with weight_t of `simd_over_sequences.backward`.
 
     The result is true for sequences of positive probability. Weights of sequences with underflow risk are invalid.
     """

@@ -108,7 +108,7 @@ class ConstrainedRows(Shown):
         values[own] = at
 
     def log_density(self, rows: Array, counts: Array) -> Array:
-        """Return the log posterior density of rows (N, ...) given counts, minus their log prior density (N,)."""
+        """Return log(posterior density / prior density) (N,) of rows (N, ...) given counts."""
         found: Array = (self.factors(rows) * counts).reshape(len(rows), -1).sum(1) - self.log_mean(counts)
         return found
 

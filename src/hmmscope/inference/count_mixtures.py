@@ -14,7 +14,7 @@ Array = NDArray[np.float64]
 #: Parameters of N models (initial (N, S), transition (N, S, S), emission parameters), or their expected counts.
 Rows = tuple[Array, ...]
 
-#: Weight of random fractions of the counts, and number of log densities at a time.
+#: Share of densities with equally likely fractions, and number of log densities at a time.
 SPREAD, BLOCK = 0.2, 2**13
 
 
@@ -25,7 +25,7 @@ class CountMixture(Shown):
     Attributes:
         counts: Expected counts on which each density is conditional (M, ...).
         norms: Log marginal likelihood of each density's counts (M,).
-        kinds: Index of the fraction by which `around` multiplied each density's counts (M,).
+        kinds: Index of each density's fraction, see `around` (M,).
     """
 
     counts: Rows
@@ -42,10 +42,10 @@ class CountMixture(Shown):
         log_marginal: Callable[[Rows], Array],
         random: np.random.Generator,
     ) -> "CountMixture":
-        """Return `size` densities given counts: random entries of `centres` times random fractions 0.8, 0.32, .., 0.
+        """Return `size` densities; their counts are random `centres` times random fractions 0.8 * 0.4^k or 0.
 
         Args:
-            shares: Probabilities of the fractions (default: equal).
+            shares: Probabilities of the fractions before mixing with equal ones (default: equal).
         """
         seen = float(centres[0][0].sum() + centres[1][0].sum())
         fractions = np.append(0.8 * 0.4 ** np.arange(1 + max(1, int(math.log(max(seen, 1), 2.5)))), 0.0)
@@ -63,7 +63,7 @@ class CountMixture(Shown):
         return flat, np.ascontiguousarray(flat.T)
 
     def weigh(self, factors: Array) -> tuple[Array, Rows, Array]:
-        """Return log densities of models, E[component's counts | model], and the mean of P(fraction | model)."""
+        """Return log(density / prior), E[component's counts | model] and the models' mean P(fraction | model)."""
         (flat, across), used = self._flat, np.zeros(len(self.norms))
         logs, means, block = np.empty(len(factors)), np.empty_like(factors), max(1, BLOCK // len(self.norms))
         for begin in range(0, len(factors), block):  # small blocks stay in the cache

@@ -229,7 +229,7 @@ def mixture_predictions_there(
     *,
     chunk_bytes: int | None = None,
 ) -> tuple[Float64[Tensor, "batch time symbol"], Float64[Tensor, "batch time"]]:
-    """Return the predictions and log P(o_t | past) of a mixture, computed in chunks of components."""
+    """Return the predictions and log P(o_t | past) of a mixture."""
     device, (batch, time), (_, states, symbols) = observations_BT.device, observations_BT.shape, law.emission_MSV.shape
     size = dtype.itemsize
     a_component = batch * (4 * size * states + time * (8 + size + size * symbols) + 8 * 4 + 16 * symbols)

@@ -65,7 +65,7 @@ class Model(NamedTuple):
 
 @dataclass(frozen=True)
 class MStepSettings:
-    """Settings of the M-step: constraints and pseudo-count.
+    """Settings of the M-step.
 
     Attributes:
         pseudo_count: Number added to each expected count.
