@@ -28,7 +28,7 @@ _ALIGNED = 64  # bytes: a cache line
 
 @dataclass(frozen=True)
 class ChunkPlan:
-    """Division of a batch into `chunks` (first sample, number), padded to `lanes` samples and `steps` positions."""
+    """A batch in `chunks` (first sample, number of samples), padded to `lanes` samples and `steps` positions."""
 
     steps: int
     lanes: int
