@@ -39,15 +39,15 @@ def shuffle_test(
 
     The keys are the observations of the demonstrations.
 
-        cv = (mean over keys of the logit's standard deviation over permutations) / (mean of |logit|)
+        cv = mean_keys(std_permutations(logit)) / mean_keys,permutations(|logit|)
 
     Mode "blocks" (A in the paper) permutes whole demonstrations, which leaves the exact prediction unchanged. The other
-    modes permute position numbers: "everywhere" (B) in all layers; "layer" (C) in one layer at a time, with unchanged
-    input.
+    modes permute position numbers: "everywhere" (B) in all layers; "layer" (C) in one layer at a time, with its input
+    unchanged.
 
     Args:
         model: model with hook points ``blocks.<layer>.attention.logits`` (batch, head, query, key).
-        dataset: dataset of prompts, or of text, with at least two demonstrations (sequences before the last one).
+        dataset: dataset in a `PromptLayout` or `TextLayout` with at least two demonstrations.
         num_samples: number of prompts.
         num_permutations: number of permutations, including the original order.
 
@@ -159,7 +159,7 @@ class ShuffleValues(dict[str, dict[int, Tensor]]):
 
 
 def attention_taps(model: nn.Module, what: str) -> list[str]:
-    """Return the names of hook points of attention "logits" or "pattern", by layer.
+    """Return the name of each layer's hook point of attention "logits" or weights ("pattern").
 
     Raises:
         InputError: the model has no softmax attention.

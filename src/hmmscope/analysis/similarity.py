@@ -17,7 +17,7 @@ def linear_cka(
 
     X and Y are the features of two layers; the result for a constant layer is NaN.
 
-    Source: Kornblith et al. 2019, Eq. (5) (squared HSIC form for linear kernels).
+    Source: Kornblith et al. 2019, Eq. (5).
     """
     if left.shape[1] != right.shape[1]:
         raise InputError(f"right: must have the {left.shape[1]} examples of left, got {right.shape[1]}")

@@ -35,7 +35,7 @@ def strategies(model: nn.Module, dataset: ProcessDataset, *, num_samples: int = 
     Args:
         model: map from tokens to logits, see `evaluate`.
         dataset: samples.
-        num_samples: number of samples; for recorded sequences, at most the number of windows.
+        num_samples: number of samples; fewer if recorded held-out sequences have fewer different samples.
         max_order: largest k of ``window-k`` and ``order-k``.
 
     Returns:

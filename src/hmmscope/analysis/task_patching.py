@@ -49,7 +49,7 @@ def task_patching(
     resulting change of the residual stream span the task subspace. In the other pairs, the projection of B's stream
     onto this subspace is patched: replaced by its value after A's demonstrations. Controls patch the ``whole`` stream
     and ``random`` subspaces. The value is the fraction of the distance to a reference that the patch closes, 1 -
-    D(reference, model after) / D(reference, model before).
+    D(reference, patched model) / D(reference, model).
 
     The reference is the prediction of the exact filter with A's component on B's test sequence (``filter``), or of the
     model after A's demonstrations (``model``). D is the KL divergence in nats or the total variation, by `metric`; rows
@@ -60,14 +60,14 @@ def task_patching(
         dataset: prompts of a mixture, with demonstrations.
         layers: module names (default: the residual stream).
         num_samples: number of prompts, each paired with a prompt of another component.
-        rank: dimension of the task subspace; 0 for all directions.
+        rank: dimension of the task subspace; 0 for all directions of the change.
         columns: positions to patch: "test" (the test sequence) or "all".
         num_random: number of random subspaces over which the control ``random`` is averaged.
         seed: seed of subspaces and bootstrap.
 
     Returns:
         Rows (layer, layer_name, subspace, rank, reference, metric, value, low, high, error, before, after, samples).
-        The 95 % interval is over patched prompts.
+        ``before``, ``after``: mean D; ``error``: standard error. The 95 % interval is over patched prompts.
 
     Raises:
         InputError: the process is not a mixture, or there are no demonstrations or fewer than two components.

@@ -71,7 +71,7 @@ class TrainedNgrams:
         strengths: prior strength of the n-gram of each order.
         order: lowest order with a loss within `MARGIN` of the smallest loss.
         depth, pseudo_count: hyperparameters of the context trees.
-        shares: posterior probability that a context in the tree is a leaf, by length of the context.
+        shares: posterior probability that a context in the tree is a leaf, by context length.
     """
 
     def __init__(self, process: Process, max_order: int) -> None:
@@ -136,9 +136,9 @@ class TrainedNgrams:
     def posterior(self, depth: int, pseudo: float, odds: float) -> list[NDArray[np.float64]]:
         """Compute P(context is a leaf | the tree contains it), by context length.
 
-        Let D be the log Dirichlet-multinomial probability of the symbols after a context, and D' the same without
-        occurrences at a sequence start. Let w = 1 / (1 + e^-odds) be the prior probability of a leaf, and W the
-        probability that a context tree gives the symbols. Sums and products are over contexts longer by one symbol:
+        D is the log Dirichlet-multinomial probability of the symbols after a context, and D' that without contexts at
+        a sequence start. A leaf has prior log odds `odds` and prior probability w; W is the probability of the
+        symbols under the context tree. Sums and products are over contexts longer by one symbol:
 
             log odds of a leaf = odds + D' - sum log W,   log W = log(w e^D + (1 - w) e^{D - D'} prod W)
         """
@@ -240,14 +240,14 @@ def ngram_baselines(
 ) -> NgramScores:
     """Score n-gram baselines on `test`, tuned on `train`.
 
-    The baselines take counts from each sample. Without `test`, the test part of the recorded sequences `train` is
-    scored, also by baselines fitted to their training part: ``trained-order-<k>`` and ``trained-context-tree``.
+    The baselines count in the sample's earlier observations. Without `test`, the test part of recorded sequences
+    is scored, also by baselines fitted to the training part: ``trained-order-<k>`` and ``trained-context-tree``.
 
     Args:
         train: dataset of training prompts; or, without `test`, anything that `SequenceData` reads.
         test: dataset to score, with the same layout.
         num_samples: number of samples or windows to score.
-        orders: order up to which n-grams are always scored, see `TunedNgrams.tuned`.
+        orders: order up to which n-grams are scored; in-context n-grams also up to `TunedNgrams.order`.
         reading: options of `SequenceData`, such as `column` or `missing`.
 
     Raises:

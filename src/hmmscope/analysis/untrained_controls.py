@@ -90,7 +90,7 @@ class UntrainedControls(Shown):
 
 @dataclass(frozen=True, repr=False)
 class ExplainedFraction(Shown):
-    """A network's explained fraction of the variance (or errors) that untrained controls leave unexplained.
+    """How much a network explains of the variance (or errors) that untrained controls leave unexplained.
 
     Attributes:
         read: R² or accuracy of the network.
@@ -144,8 +144,8 @@ def draw_controls(
 
     Without `controls`, models of this library are rebuilt from their spec and models of transformers from their
     configuration. TransformerLens models are initialized by the model that they wrap, and other modules by the
-    ``reset_parameters`` of each submodule. The result has no controls if the copies' weights have another scale than
-    the model's, or if a buffer may be learned (see `initialization`).
+    ``reset_parameters`` of each submodule. The result has no controls if this fails, if the copies' weights have
+    another scale than the model's, or if a buffer that may be learned stays unchanged.
 
     Args:
         model: any module.
@@ -258,14 +258,14 @@ def _drawing(seed: int) -> Iterator[None]:
 def explained_beyond_controls(
     left: Curves, twins_left: Curves, num_samples: int, *, reason: str = ""
 ) -> ExplainedFraction:
-    """Compute the fraction explained beyond controls, from the unexplained fractions on test samples and resamples.
+    """Compute the fraction explained beyond controls, and its interval.
 
-    The interval is Student's t interval for the log ratio of these fractions (network / mean of n controls). Its
+    The interval is Student's t interval for the log ratio of unexplained fractions (network / mean of n controls). Its
     variance is (variance over resamples) + (1 + 1/n) (variance between controls), with Satterthwaite's degrees of
     freedom.
 
     Args:
-        left: unexplained fraction of the network (1 + resamples,).
+        left: unexplained fraction of the network on test samples and their resamples (1 + resamples,).
         twins_left: unexplained fraction of each control (1 + resamples, control).
         num_samples: number of test samples.
         reason: why there are no controls.
@@ -302,7 +302,7 @@ def explained_beyond_controls(
 def explained_by_layer(
     left: Curves, twins_left: list[Curves], num_samples: int, *, reason: str = ""
 ) -> list[ExplainedFraction]:
-    """Apply `explained_beyond_controls` to each layer; arrays are (1 + resamples, layer)."""
+    """Apply `explained_beyond_controls` to each layer (last axis)."""
     stacked = np.stack(twins_left, 2) if twins_left else np.zeros((*left.shape, 0))
     return [
         explained_beyond_controls(left[:, i], stacked[:, i], num_samples, reason=reason) for i in range(left.shape[1])
