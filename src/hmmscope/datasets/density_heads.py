@@ -64,13 +64,13 @@ class DensityHead(ABC):
 
 @registry.density("gaussian")
 class GaussianHead(DensityHead):
-    """Gaussian components N(mean, (AᵀA)^-1) of standardised vectors z, with a triangular matrix A.
+    """Gaussian components N(mean, (AᵀA)^-1) of standardised vectors z, with a lower triangular matrix A.
 
-    The network outputs the mean, output_y for each diagonal entry A_yy, and A's entries below the diagonal.
+    The network outputs the mean, a number output_y per coordinate y = 1 .. Y, and A's entries below the diagonal.
 
-    log density = sum_y log A_yy - |A (z - mean)|^2 / 2 - Y/2 log 2 pi - sum_y log width_y,   y = 1 .. Y coordinates,
-    z = (vector - centre) / width,   (centre, width) = process.scale,
-    A_yy^-2 = exp(-2 output_y) + process.least_variances_y
+    log density = sum_y log A_yy - |A (z - mean)|^2 / 2 - Y/2 log 2 pi - sum_y log width_y
+    z = (vector - centre) / width, where centre and width are `process.scale`
+    A_yy^-2 = exp(-2 output_y) + `process.least_variances[y]`
     """
 
     @property
@@ -114,7 +114,7 @@ class PoissonHead(DensityHead):
 
 @registry.density("symbols")
 class SymbolsHead(DensityHead):
-    """Components of independent symbols with P(v) ∝ (frequency of v in `process`) * exp(network output v)."""
+    """Components of independent symbols v, one per coordinate: P(v) ∝ (frequency in `process`) * exp(output)."""
 
     def __init__(self, process: VectorProcess, num_laws: int) -> None:
         super().__init__(process, num_laws)

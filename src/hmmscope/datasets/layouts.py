@@ -158,12 +158,12 @@ class SequenceLayout(Layout):
 @registry.layout("header")
 @dataclass(frozen=True, kw_only=True)
 class HeaderLayout(Layout):
-    """The header (the parameters of each sample's HMM as numbers e), then one sequence of observations o.
+    """The header (integers e that encode the sample's HMM), then one sequence of observations o.
 
     e_1 .. e_H | o_0 .. o_{length - 1}
 
     The token of a header entry e is V + e, because tokens below V, the number of symbols, are symbols. In the process
-    `told-hmms`, entries are transition and emission probabilities times `denominator`, without the last of each row.
+    `told-hmms`, entries are transition and emission probabilities (all but the last of each row) times their denominator.
     The Bayes-optimal predictor filters with the HMM in the header. Models do not predict the header.
 
     Attributes:

@@ -62,10 +62,10 @@ class ProcessDataset:
 
     Args:
         process: process or recorded sequences, or their name or path.
-        length: number of observations per sample (default for recorded sequences: the largest length, at most 256).
+        length: number of observations per sample (default for recorded sequences: that of the longest, at most 256).
         seed: seed in [0, 2^32).
         layout: `Layout`, instead of `length`.
-        stream: name of the random stream: "corpus", "train", "evaluate", "probe", "test" or "counting".
+        stream: "corpus", "train", "evaluate", "probe", "test" or "counting", each with different samples.
         device: device of the batches; it does not change the samples.
 
     ``dataset[0:1024]``, ``dataset[[5, 3]]`` and ``dataset[7]`` return a `Batch`; ``dataset.stream(64)`` returns an
@@ -116,7 +116,7 @@ class ProcessDataset:
         return f"ProcessDataset({self.process!r}, {self.layout!r}, seed={self.seed}, stream={self.stream_name!r})"
 
     def different(self, num_samples: int) -> int:
-        """Return `num_samples`, or the number of different samples if recorded held-out sequences have fewer."""
+        """Return `num_samples`, at most the number of different samples (finite for held-out sequences)."""
         different = self.process.num_different(self.stream_name, self.layout.num_observations)
         return num_samples if different is None else min(num_samples, different)
 

@@ -78,7 +78,7 @@ class Target(ABC):
     def answer(
         self, outputs: Float[Tensor, "batch judged output"], labels: Labels
     ) -> Float64[Tensor, "batch judged n"]:
-        """Convert model outputs to values comparable with `optimum`."""
+        """Convert model outputs to the form of `optimum`, such as logits to probabilities."""
         return outputs.double().softmax(-1) if self.kind == "law" else outputs.double()
 
     def mean(self, outputs: Float[Tensor, "*batch output"]) -> Float[Tensor, "*batch coordinate"]:

@@ -29,7 +29,7 @@ TARGETS = ("observation", "belief", "density")
 
 
 class NextObservation(BeforeEachObservation):
-    """The next observation; the optimum is its distribution under the process, or the process assumed as prior."""
+    """The next observation; the optimum is its distribution under `process.prior`, else `process`."""
 
     kind = "law"
 
@@ -152,8 +152,8 @@ def check_target(name: str, field: str = "target") -> None:
 def make_target(name: str, process: Process, layout: Layout) -> Target:
     """Return a target of a process in a layout.
 
-    "observation": the next symbol or vector; "belief": the belief state, or the vector of a matrix-product process;
-    "density", "density-K": the density of the next vector, as a mixture of K components.
+    "observation": the next symbol or vector; "belief": the belief state or `ProductVector`; "density-K": the density
+    of the next vector, as a mixture of K components; "density": the same with the default K of `NextDensity`.
 
     Raises:
         InputError: the name is unknown, or the process has no such target.

@@ -24,15 +24,13 @@ SEPARATORS = {"spaces": " ", "commas": ", ", "lines": "\n", "nothing": ""}
 class TextLayout(Layout):
     """One sequence per sample, optionally after demonstrations, as tokenized text.
 
-    prefix  name of o_0  separator  name of o_1  separator  ...  delimiter  name  separator  ...
-
-    Symbol names and separators must give the same tokens in every context; other names raise an error. At the token
-    before a name, the logits of `symbol_tokens` give the symbols' probabilities. An observation that is the first
-    token is not predicted.
+    The text is the prefix, then names with separators between them, and delimiters between sequences. Symbol names and
+    separators must give the same tokens in every context. At the token before a name, the logits of `symbol_tokens`
+    give the symbols' probabilities. An observation that is the first token is not predicted.
 
     Args:
         tokenizer: fast tokenizer of transformers, or a tokenizer of the package tokenizers.
-        names: names of the symbols, or their number.
+        names: names of the symbols, or their number (the layout chooses names).
         length: number of observations of the last sequence.
         separator: text between names: "spaces", "commas", "lines", "nothing", or any other text.
         prefix: text before the first name.
@@ -144,7 +142,7 @@ class TextLayout(Layout):
         return found
 
     def text(self, observations: Sequence[int] | Int64[Tensor, " time"]) -> str:
-        """Return the text of a sample's first observations."""
+        """Return the text of `observations`, which begin a sample."""
         assert not isinstance(self.names, int)
         turn = SEPARATORS.get(self.delimiter, self.delimiter)
         words = [self.names[int(symbol)] for symbol in observations]

@@ -221,7 +221,7 @@ def count_rows(
     lengths: Int64[Tensor, " sequence"],
     weights: NDArray[np.float64] | None = None,
 ) -> StateCounts:
-    """Compute expected counts of concatenated sequences; the occupancy has shape (row, state).
+    """Compute expected counts of sequences with one row per observation; the occupancy has shape (row, state).
 
     Args:
         chain: Markov chain.

@@ -26,11 +26,11 @@ class Conjugate(Protocol):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Names of the sampled arrays."""
+        """Names of the arrays that `draw` returns."""
 
     @property
     def shared(self) -> tuple[str, ...]:
-        """Names of the arrays without a state axis."""
+        """Names of those arrays that have no state axis."""
 
     def features(self, observations: Float64[Tensor, "row coordinate"]) -> Float64[Tensor, "row feature"]:
         """Compute the features of each observation."""
@@ -73,8 +73,8 @@ class NormalInverseWishart(Shown):
         centre: Prior mean (coordinate,).
         spread: Prior variances (coordinate,).
         prior_strength: Weight of the prior mean (strength above), as a number of observations.
-        degrees: Weight of the prior variances, as a number of observations; for covariance matrices,
-            above (number of coordinates) - 1.
+        degrees: Weight of the prior variances, as a number of observations; for "full" and "tied",
+            more than (number of coordinates) - 1.
     """
 
     covariance_type: str
@@ -261,7 +261,7 @@ class GammaRates(Shown):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class DirichletRows(Shown):
-    """Dirichlet(a, ..., a) prior of each channel's rows, a = prior_strength; after counts n, Dirichlet(a + n).
+    """Dirichlet(a, ..., a) prior of each state's symbol probabilities per channel; with counts n, Dirichlet(a + n).
 
     Attributes:
         sizes: Number of symbols of each channel.

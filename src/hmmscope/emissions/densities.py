@@ -83,7 +83,7 @@ def coordinate_sums(
     weights: Float64[Tensor, "law coordinate"] | None = None,
     means: Float64[Tensor, "law coordinate"] | None = None,
 ) -> Float64[Tensor, "row law"]:
-    """Sum constant + slope x + weight (x - mean)^2 over observed coordinates x, by row and distribution."""
+    """Sum constants + slopes x + weights (x - means)^2 over the observed coordinates x of each row."""
     zero, found = constants.new_zeros(constants.shape), np.empty((len(vectors), len(constants)))
     tables = (_table(zero if part is None else part) for part in (means, weights, slopes, constants))
     coordinates.sums(vectors.contiguous().numpy(), *tables, found)

@@ -41,7 +41,7 @@ class EmissionHMM(VectorProcess):
     state_0 ~ initial;  state_{t+1} ~ transition[state_t];  observation_t ~ emission of state_t
 
     A family is a subclass that defines `file_arrays` (array names), `probability_arrays` (names of arrays of
-    distributions), `num_symbols` (coordinates) and the abstract methods. Unlike in `HMM`, no probability is rounded.
+    distributions), `num_symbols` (number of coordinates) and the abstract methods. Probabilities are not rounded.
 
     Attributes:
         initial, transition: Initial distribution (state,) and `[i, j]` = P(next state j | state i).
