@@ -67,7 +67,8 @@ def task_patching(
 
     Returns:
         Rows (layer, layer_name, subspace, rank, reference, metric, value, low, high, error, before, after, samples).
-        ``before``, ``after``: mean D; ``error``: standard error. The 95 % interval is over patched prompts.
+        ``before``, ``after``: mean D of model and patched model; ``error``: standard error. The 95 % interval is
+        over patched prompts.
 
     Raises:
         InputError: the process is not a mixture, or there are no demonstrations or fewer than two components.

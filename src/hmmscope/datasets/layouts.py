@@ -163,7 +163,7 @@ class HeaderLayout(Layout):
     e_1 .. e_H | o_0 .. o_{length - 1}
 
     The token of a header entry e is V + e, because tokens below V, the number of symbols, are symbols. In the process
-    `told-hmms`, entries are transition and emission probabilities (all but the last of each row) times their denominator.
+    `told-hmms`, entries are transition and emission probabilities (all but each row's last) times their denominator.
     The Bayes-optimal predictor filters with the HMM in the header. Models do not predict the header.
 
     Attributes:

@@ -116,7 +116,7 @@ class ProcessDataset:
         return f"ProcessDataset({self.process!r}, {self.layout!r}, seed={self.seed}, stream={self.stream_name!r})"
 
     def different(self, num_samples: int) -> int:
-        """Return `num_samples`, at most the number of different samples (finite for held-out sequences)."""
+        """Return `num_samples`, at most the number of different samples (finite for recorded held-out sequences)."""
         different = self.process.num_different(self.stream_name, self.layout.num_observations)
         return num_samples if different is None else min(num_samples, different)
 
