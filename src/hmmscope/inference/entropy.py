@@ -122,7 +122,7 @@ def entropy_rate(
 
         sum_s stationary[s] * H(symbol emitted from s)
 
-    The rate is also exact if there are finitely many mixed states (reachable beliefs). Otherwise the estimate is the
+    It is also exact if at most `max_mixed_states` beliefs (mixed states) are reachable. Otherwise the estimate is the
     mean entropy of exact predictions over the last two thirds of each sampled sequence. For vector processes the result
     is the differential entropy rate, without bounds.
 
@@ -130,7 +130,7 @@ def entropy_rate(
 
     Args:
         process: HMM, labelled HMM, or vector process with an exact filter.
-        num_samples, length, seed: Number (at least 2), length and seed of the sampled sequences.
+        num_samples, length, seed: Number (at least 2), length (at least 3) and seed of the sampled sequences.
         max_mixed_states: Largest number of mixed states to enumerate.
 
     Raises:

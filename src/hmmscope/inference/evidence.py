@@ -74,15 +74,15 @@ def evidence(
     """Estimate log P(all observations | number of states), in nats, under uniform priors.
 
     Args:
-        work: Packed sequences, with the symbol V for missing observations.
+        work: Packed sequences of symbols in [0, V), V where missing.
         hmm: HMM fitted to all or most of the data.
         num_threads, seed: Number of threads (default: torch's), and random seed.
         most: Largest (number of observations) * (number of states)^2 for which the evidence is computed.
         callback: Function called with a progress text at each step; if it returns True, `EvidenceStopped` is raised.
-        laws: Priors of constrained parameter arrays, by name, with closed-form marginal likelihoods.
+        laws: Priors of constrained arrays ("initial", "transition", "emission") with closed-form marginal likelihoods.
 
     Returns:
-        The evidence; None for more than eight states or more data than `most`.
+        The evidence; None for weighted sequences, known states, more than eight states, or too many data.
     """
     size, num_symbols = hmm.emission.shape
     if size == 1:
@@ -103,9 +103,9 @@ def sampled(
 ) -> Evidence:
     """Estimate log P(all observations | number of states) by sequential Monte Carlo.
 
-    The estimate is the mean of four runs that anneal from densities near the fit and near modes found from the prior.
-    These runs cover one labelling of the states; their mean is multiplied by the number of equivalent labellings. On
-    small data, bridge sampling from Markov chains replaces the four runs if they need three or more annealing steps.
+    The estimate is the mean of four annealing runs. They start from a mixture of densities around the fit and around
+    modes found by pilot runs, in one labelling of the states; the number of equivalent labellings multiplies the mean.
+    If the data are few and pilot runs need three or more annealing steps, bridge sampling replaces the four runs.
 
     Source: Del Moral, Doucet and Jasra (2006); Cappe, Guillin, Marin and Robert (2004); Meng and Wong (1996).
 
@@ -133,7 +133,7 @@ class Particles(NamedTuple):
 
 
 class State(NamedTuple):
-    """Models of N Markov chains, their log-likelihoods and expected counts."""
+    """Current models of N MCMC chains, their log-likelihoods and expected counts."""
 
     rows: Rows
     logs: Array
@@ -146,7 +146,7 @@ class State(NamedTuple):
 
 
 def pseudo_values(parts: Array) -> list[float]:
-    """Return one jackknife pseudo-value of `log_bridge` per group, from its arguments (2, group, draw)."""
+    """Return a jackknife pseudo-value of `log_bridge` per group; `parts` stacks its arguments (2, group, draw)."""
     count, whole = parts.shape[1], log_bridge(*parts.reshape(2, -1))
     without = (log_bridge(*np.delete(parts, group, 1).reshape(2, -1)) for group in range(count))
     return [count * whole - (count - 1) * log for log in without]
@@ -201,7 +201,7 @@ class AnnealedSampler(Shown):
         return [self.near(centres, high, particles, shares, powers) for _ in range(number)]
 
     def from_prior(self, levels: list[Law], bounds: list[float]) -> Particles | None:
-        """Anneal from the prior through the densities `levels`; return None if an estimate is below its bound."""
+        """Anneal from the prior through the densities `levels`; return None once a log evidence is below its bound."""
         total, rows = 0.0, self._drawn(self.emissions.nothing(PARTICLES))
         low: Law = self._prior
         for high, bound in zip(levels, [*bounds, -math.inf], strict=True):
@@ -219,7 +219,7 @@ class AnnealedSampler(Shown):
         shares: Array | None = None,
         powers: tuple[float, ...] | None = None,
     ) -> Particles:
-        """Anneal from a `CountMixture` around `centres`, in one labelling of the states; None adapts the powers."""
+        """Anneal to `high` from a `CountMixture` around the counts `centres`, in one state labelling."""
         around = CountMixture.around(centres, shares, DENSITIES, self._log_marginal, self.random)
 
         def mixture(rows: Rows) -> tuple[Array, Rows]:
@@ -314,7 +314,7 @@ class AnnealedSampler(Shown):
     def _climb(
         self, rows: Rows, low: Law, high: Law, powers: tuple[float, ...] | None = None
     ) -> tuple[Rows, Rows, float, tuple[float, ...]]:
-        """Anneal along low^(1 - power) high^power; return rows, counts, the log ratio of integrals and the powers."""
+        """Anneal along low^(1 - power) high^power; return models, counts, log(integral of high / of low), powers."""
         (before, pull), (after, push) = low(rows), high(rows)
         total, passed = 0.0, [0.0]
         while True:

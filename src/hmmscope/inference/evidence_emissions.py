@@ -37,13 +37,13 @@ class Emissions(Protocol):
         """Return expected counts of zero for `count` models."""
 
     def likelihood(self, share: int) -> Law:
-        """Return a function from parameters to log-likelihood and expected counts of 1 / `share` of the data."""
+        """Return the map from parameters to log-likelihood and expected counts, on 1 / `share` of the data."""
 
     def draw(self, counts: Rows, random: np.random.Generator) -> Rows:
         """Draw emission parameters given expected counts."""
 
     def natural(self, laws: Rows) -> Array:
-        """Return the natural parameters: the factors of the counts in the log-likelihood (N, state, count)."""
+        """Return the natural parameters, which multiply the counts in the log-likelihood (N, state, count)."""
 
     def log_marginal(self, counts: Rows) -> Array:
         """Return the log marginal likelihood of counts under the prior (N,)."""

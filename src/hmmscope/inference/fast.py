@@ -136,7 +136,7 @@ def mixture_predictions(
         mixture: Mixture of M components.
         observations: Symbols in [0, V), shape (batch, time).
         reset_mask, lengths: See `filter_mixture`; results are zero in padding.
-        dtype: Number type of the filters on GPUs, or of those with many states; other filters and results are float64.
+        dtype: Number type of filters on GPUs or with over 32 states, if states emit; all else is float64.
 
     Raises:
         InputError: A symbol or `dtype` is invalid.

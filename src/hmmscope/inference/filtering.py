@@ -61,8 +61,8 @@ def filter_beliefs(
 
     belief_0 ∝ initial @ labelled[o_0];  belief_t ∝ belief_{t-1} @ labelled[o_t]
 
-    For a `GeneralisedHMM` the belief is the predictive vector; its entries sum to one and may be negative; an
-    observation probability below 1e-12 counts as zero.
+    The belief of a `GeneralisedHMM` is a predictive vector: its entries sum to one, but may be negative. Observation
+    probabilities below 1e-12 count as zero.
 
     Source: [Limits] Eq. (A.3), transposed to row-stochastic matrices.
 

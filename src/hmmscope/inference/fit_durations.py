@@ -205,7 +205,7 @@ def _random(number: int, seed: int, *shapes: tuple[int, ...]) -> SemiMarkovParam
 
 
 def _negative_binomial(before: Array, counts: Array, kept: NDArray[np.bool_]) -> Array:
-    """Fit a negative binomial distribution on the durations in `kept`; return `before` unless the fit is better."""
+    """Fit a negative binomial distribution on the durations in `kept`; return `before` if it is at least as likely."""
     if counts.sum() <= 0 or kept.sum() == 1:
         return before
     low, high = -4.0, 8.0

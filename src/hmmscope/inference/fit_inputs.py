@@ -93,7 +93,7 @@ def _counts(
 
 @dataclass(frozen=True, repr=False)
 class InputSteps(Shown):
-    """EM of an input-output HMM; the counts of each sequence are multiplied by its entry in `weights`."""
+    """EM steps of an input-output HMM; `weights` multiplies each sequence's expected counts."""
 
     observations: Int64[Tensor, "batch time"]
     inputs: Int64[Tensor, "batch time"]

@@ -98,7 +98,7 @@ class Chains:
         return self.num_chains * (self.warm_up + self.every * (self.num_draws - 1) + 1)
 
     def pieces(self) -> Iterator[tuple[int, int, int]]:
-        """Yield (number of discarded sweeps, first draw, end of draws) for each piece of a chain."""
+        """Yield (discarded sweeps, first draw, end of draws) for each part of a chain between callbacks."""
         burn, draws = self.warm_up, max(1, PIECE // self.every)
         while burn > PIECE:
             burn -= PIECE
@@ -140,15 +140,14 @@ def symbol_draws(
 
     path ~ P(path | parameters, o);  row ~ Dirichlet(concentration + counts of the row along the path)
 
-    The first chain starts from `start`; with `counts`, the others start from parameters sampled given a tenth of these
-    counts. State labels are matched to `reference`.
+    The first chain starts from `start`; with `counts`, the others start from Dirichlet(concentration + counts / 10).
 
     Source: Scott (2002); labels: Marin, Mengersen and Robert (2005).
 
     Args:
         work: Packed sequences, with the symbol V for missing observations.
         start: Initial (S,), transition (S, S) and emission probabilities (S, V).
-        reference: State of each step (N,) in the reference path; an empty array keeps the state labels.
+        reference: State path (N,) to which state labels are matched; an empty array keeps the labels.
         prior: Concentrations of the Dirichlet priors of rows.
         chains: Settings of the Markov chains.
         counts: Expected counts of a fit, or None.
@@ -205,7 +204,7 @@ def matched(
     Args:
         arrays: Samples by name (chain, draw, S, ...); "transition" has two state axes.
         logs: Log-likelihoods (chain, draw).
-        agreement: See `hmmscope.inference.chains.matching`; None keeps labels.
+        agreement: Overlaps with the reference path, see `hmmscope.inference.chains.matching`; None keeps labels.
         free: Names of the arrays without a state axis.
         orders: See `symbol_draws`.
     """

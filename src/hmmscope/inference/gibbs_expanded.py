@@ -29,7 +29,7 @@ class Expansion(Protocol):
 
     @property
     def codes(self) -> Path:
-        """Row of each observation (N,) in the likelihoods of `arrays`."""
+        """Index of each observation's row in the likelihoods from `arrays` (N,)."""
 
     def arrays(self, rows: Rows) -> tuple[Array, Array, Array]:
         """Return initial and transition probabilities, and likelihoods P(observation | expanded state) (row, state)."""
@@ -58,9 +58,9 @@ def expanded_draws(
         data: `expansion.codes`, and the offsets and lengths of the sequences.
         start: Parameters before the first sweep, positive where `priors` are.
         priors: Dirichlet concentrations of the parameters.
-        reference: See `symbol_draws`.
+        reference, orders: See `symbol_draws`.
         chains: Settings of the Markov chains.
-        laws, orders: Priors of constrained arrays; permutations of states, see `symbol_draws`.
+        laws: Priors of constrained parameter arrays, by name.
     """
     names, size = list(start), len(start["initial"])
 
@@ -221,7 +221,7 @@ class StateExpansion(Shown):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class KnownExpansion(Shown):
-    """Expansion `whole` with known states; a code stands for a pair (code of `whole`, set of allowed states)."""
+    """Expansion `whole` given known states; each code numbers a pair (code of `whole`, allowed states)."""
 
     whole: Expansion
     codes: Path

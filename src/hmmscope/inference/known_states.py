@@ -50,7 +50,7 @@ class Conditioned(NamedTuple):
     Attributes:
         process: Process with one symbol for each pair (observation, allowed states), or an `EmissionHMM`.
         observations: Symbols of `process` (batch, time), or vectors.
-        options: Arguments `reset_mask` and `lengths`.
+        options: Arguments `reset_mask` and `lengths` of `filter_beliefs`.
         sets: The pair (observation, allowed states) of each symbol.
     """
 

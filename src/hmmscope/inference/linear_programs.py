@@ -56,7 +56,7 @@ def alternate(emission: NDArray[np.float64], starts: list[Vector]) -> tuple[floa
 
 
 def certificate(emission: NDArray[np.float64]) -> float:
-    """Compute the lower bound 1 / t on gamma(E) (see `observability`) by one linear program."""
+    """Compute a lower bound on gamma(E) by one linear program."""
     from scipy import sparse
 
     linprog = _linprog()

@@ -85,12 +85,12 @@ class Tables(Shown):
 
     @cached_property
     def into(self) -> SparseEntries:
-        """Positive entries of `step`, sorted by target state."""
+        """Positive transition probabilities, sorted by target state."""
         return _entries(self.step.transpose(0, 2, 1))
 
     @cached_property
     def out_of(self) -> SparseEntries:
-        """Positive entries of `step`, sorted by source state."""
+        """Positive transition probabilities, sorted by source state."""
         return _entries(self.step)
 
     @cached_property
@@ -103,7 +103,7 @@ class Tables(Shown):
 
     @cached_property
     def least(self) -> float:
-        """Smallest positive probability, where initial probabilities count as their square roots."""
+        """Smallest positive entry of sqrt(initial), `step` and `emission`; 1 if an entry is negative."""
         if self.signed:
             return 1.0
         pairs = zip(self, self._lows, strict=True)
@@ -276,7 +276,7 @@ def in_blocks(
 
 
 def few(process: Tables, work: PackedSequences, *, sums: bool = False) -> bool:
-    """Return whether compiled loops are faster than torch; `sums` is True if only likelihoods are needed."""
+    """Estimate whether compiled loops are faster than torch; with `sums`, for likelihoods only."""
     many = process.num_states > FEW_FOR_SUMS and len(work.rows) >= SEQUENCES_FOR_SUMS
     if sums and many and process.states_emit and not process.signed:
         return one_by_one(process)

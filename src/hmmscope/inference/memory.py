@@ -41,7 +41,7 @@ def memory_beliefs(
 
     Shorter windows, at the start of a sequence, also start from `prior`.
 
-    Source: [MultiTask] section 2, which starts from a G-optimal design instead of the stationary distribution.
+    Source: [MultiTask] section 2, whose prior is a G-optimal design instead of the stationary distribution.
 
     Args:
         hmm: HMM with S states and V symbols.

@@ -46,7 +46,7 @@ def memory_error(hmm: Process, memory_length: int, time: int, prior: object = No
     Args:
         hmm: The process.
         memory_length: Number L of remembered observations, in [1, time].
-        time: Number of observations; if `time` = `memory_length`, only `prior` causes errors.
+        time: Number of observations; if it is `memory_length`, all error is due to `prior`.
         prior: See `memory_beliefs`.
 
     Raises:

@@ -18,7 +18,7 @@ class Automaton(Shown):
 
     Attributes:
         prefixes: Word that first reached each state.
-        labelled: `[v, n, m]` = P(emit v and go to m given n) (symbol, node, node).
+        labelled: `[v, n, m]` = P(emit v and go to state m given state n) (symbol, state, state).
         recurrent: Indices of the states in closed communicating classes.
         complete: True if the search reached no limit. States at `max_depth` are absorbing; prefixes beyond `max_states`
             join the nearest state.

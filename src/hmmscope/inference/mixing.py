@@ -26,7 +26,7 @@ class MixingTime:
     Attributes:
         time: Smallest t with d_t <= threshold (see `mixing_time`), None if above `max_time`; for linear systems a real
             number.
-        max_time: Largest t that was tried.
+        max_time: Largest t allowed.
         distances: Distances d_0, d_1, ... with 95 % intervals; None for a linear system.
     """
 
@@ -36,7 +36,7 @@ class MixingTime:
 
     @property
     def paper_indexing(self) -> float | None:
-        """Mixing time as in Table 1 of [Limits]: `time` - 2, except for linear systems; `max_time` if `time` is None."""
+        """Mixing time of [Limits] Table 1: `max_time` if `time` is None, `time` for linear systems, else `time` - 2."""
         if self.time is None:
             return float(self.max_time)
         return self.time if self.distances is None else self.time - PAPER_OFFSET
@@ -50,9 +50,9 @@ def mixing_time(
     d_t = E max_{i,j} TV(P(state | o_1..o_t, start i), P(state | o_1..o_t, start j));  d_0 = 1
     mixing time = min {t : d_t <= threshold}
 
-    The initial states i and j precede the first transition. Impossible initial states are excluded. A linear system
-    with transition A, output B and steady Kalman gain K has the exact value ln(0.05) / ln(spectral radius of (1 - K B)
-    A).
+    The initial states i and j precede the first transition. Those with P(o_1..o_t | start) = 0 are excluded.
+    A linear system with transition A, output B and steady Kalman gain K has the exact value ln(0.05) / ln(spectral
+    radius of (1 - K B) A).
 
     Source: [Limits] Eq. (A.2) and Table 1.
 
