@@ -78,12 +78,11 @@ def to_dynamax(process: Process) -> dict[str, NDArray[np.float64]]:
     """Return arguments for ``model.initialize(key, **to_dynamax(process))`` in dynamax.
 
     Args:
-        process: process of one of these classes, with dynamax's class in parentheses: `HMM` (`CategoricalHMM(S, 1,
-            V)`); `MultichannelHMM` with channels of equal size (`CategoricalHMM(S, C, V)`); `PoissonHMM`; `GaussianHMM`
-            ("full" `GaussianHMM`, "diag" `DiagonalGaussianHMM`, "tied" `SharedCovarianceGaussianHMM`, "spherical"
-            `SphericalGaussianHMM`); `GaussianMixtureHMM` ("full" `GaussianMixtureHMM`, "diag"
-            `DiagonalGaussianMixtureHMM`); or a class registered with `dynamax_emissions`. With `jax_enable_x64` the
-            numbers stay bit-identical.
+        process: `HMM` (dynamax's `CategoricalHMM(S, 1, V)`); `MultichannelHMM` with channels of equal size
+            (`CategoricalHMM(S, C, V)`); `PoissonHMM`; `GaussianHMM`; `GaussianMixtureHMM`; or a class registered with
+            `dynamax_emissions`. Gaussian classes of the same name in dynamax have covariances "full"; for "diag" use
+            `DiagonalGaussianHMM` or `DiagonalGaussianMixtureHMM`, for "tied" `SharedCovarianceGaussianHMM`, for
+            "spherical" `SphericalGaussianHMM`. With `jax_enable_x64` the numbers stay bit-identical.
 
     Raises:
         InputError: dynamax has no HMM for the process.

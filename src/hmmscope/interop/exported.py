@@ -41,7 +41,7 @@ class Exported:
 
 
 def check_decoder(model: nn.Module) -> Decoder:
-    """Return the model; raise InputError unless it is a token decoder with softmax attention and no feedback."""
+    """Return the model; raise InputError unless it is a softmax-attention token decoder without chain-of-thought."""
     if not isinstance(model, Decoder):
         raise InputError(
             f"model: must be a decoder or roformer to be exported to transformers, got {type(model).__name__}"
@@ -96,7 +96,7 @@ def as_exported(model: nn.Module, *, max_length: int | None = None) -> Exported:
 
 
 def position_table(decoder: Decoder, length: int) -> Float64[Tensor, "position width"]:
-    """Return the sum of a model's position embeddings (learned, sinusoidal and input features) at each position."""
+    """Return all that a decoder adds to token embeddings: position embeddings and input features."""
     width = decoder.head.in_features
     positions = torch.arange(length)
     table = torch.zeros(length, width, dtype=torch.float64)

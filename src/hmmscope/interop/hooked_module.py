@@ -37,8 +37,7 @@ class HookedModule(nn.Module):
         l from 0, in layers with one softmax over keys
 
     The layers are the longest list of modules that return (batch, time, feature). Without such a list, the layers
-    are the layers of recurrent modules; without recurrent modules, all top-level modules that return (batch, time,
-    feature), except the last.
+    are those of recurrent modules, or else all top-level modules that return (batch, time, feature), except the last.
 
     Args:
         module: map from tokens (batch, time) to logits.

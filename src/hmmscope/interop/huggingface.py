@@ -113,15 +113,14 @@ def from_huggingface(
 ) -> SequenceModel:
     """Import a causal language model of transformers, in memory or from a folder.
 
-    The result is a `Decoder` with equal logits for models exported by hmmscope, and for GPT-2 or GPT-NeoX models with
-    exact GELU and only parts that `Decoder` has; transformers is then not needed. Other models become a
-    `HuggingFaceModel`.
+    Models exported by hmmscope, and GPT-2 or GPT-NeoX models with exact GELU and only parts that `Decoder` has, become
+    a `Decoder` with equal logits, without transformers. Other models become a `HuggingFaceModel`.
 
     Args:
         source: model, or folder of a saved model.
-        num_symbols: keep only the first `num_symbols` outputs (default: the number in an export, or all).
+        num_symbols: keep only the first `num_symbols` outputs (default: the number in an export, else all).
         symbols: token of each symbol, instead of `num_symbols`; the result is then a `HuggingFaceModel`.
-        layers: name of the model's list of layers (default: the first list of the configured length).
+        layers: name of the model's list of layers (default: the first with ``num_hidden_layers`` modules).
 
     Raises:
         InputError: the folder does not exist, or the model is not causal, has no layers or too few logits.

@@ -19,8 +19,8 @@ def as_decoder(
 ) -> SequenceModel | None:
     """Return the decoder with the same logits as a GPT-2 or GPT-NeoX, or None if `Decoder` lacks a part of it.
 
-    `Decoder` supports only exact GELU, sequential blocks, biases, dropout on the residual stream, and rotary positions
-    over the full head width.
+    `Decoder` requires exact GELU, attention before the MLP (not in parallel), biases, no dropout in attention, and
+    any rotary positions over the full head width.
     """
     family = next((family for family in FAMILIES if family.model_type == config.get("model_type")), None)
     fields = None if family is None else _fields(family, config)

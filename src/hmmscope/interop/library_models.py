@@ -47,7 +47,7 @@ class LibraryModel(SequenceModel):
         max_length: number of positions that the model reads, or None for no limit.
         num_symbols: keep only the first `num_symbols` outputs (default: all).
         symbols: token of each symbol, instead of `num_symbols`.
-        call: function from tokens to the model's result (default: `model` with its own signature).
+        call: function from tokens to the model's output, used if no positions are passed (default: `model`).
     """
 
     wraps = "model"
