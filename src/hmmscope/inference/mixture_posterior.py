@@ -58,7 +58,7 @@ def filter_mixture(
     Args:
         mixture: Mixture of M components with S states and V symbols.
         observations, lengths: See `filter_beliefs`.
-        reset_mask: True where a new sequence of the same component starts (time,), such as a prompt's demonstration.
+        reset_mask: True where a new sequence of the same component starts, such as a demonstration in a prompt (time,).
 
     Raises:
         InputError: A symbol, `reset_mask` or `lengths` is invalid.
@@ -109,7 +109,7 @@ class PerComponentRequest(NamedTuple):
 
     Attributes:
         observations: Symbols, with `MISSING` where missing (batch, time).
-        options: Arguments `reset_mask` and `lengths`.
+        options: `reset_mask` and `lengths` of `filter_beliefs`.
         weights: P(component | all observations) (batch, component).
     """
 

@@ -55,7 +55,7 @@ def estimate(values: Float64[Tensor, "sample ..."], seed: int = 0) -> MonteCarlo
 
 
 def student_half(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return half the width of Student's 95 % interval of each column (sample, column)."""
+    """Return half the width of Student's 95 % interval of each column."""
     count = len(values)
     if count < 2:
         return np.zeros(values.shape[1])
@@ -88,7 +88,7 @@ class LogMean(NamedTuple):
 
 
 def log_mean(logs: Sequence[float]) -> LogMean | None:
-    """Return the log of the mean of exp(logs), minus its jackknife bias; None for fewer than two positive terms."""
+    """Return log(mean(exp(logs))), minus its jackknife bias; None unless at least two of exp(logs) are positive."""
     own, count = np.array(logs), len(logs)
     if count < 2 or own.max() == -np.inf:
         return None

@@ -40,7 +40,7 @@ class HeldOutScore:
 
     Attributes:
         mean: Sum of log P(sequence), divided by the number of observations.
-        error: Standard error of `mean`; NaN if there is only one sequence or block.
+        error: Standard error of `mean`, over sequences or blocks of them; NaN for only one, or if `mean` is infinite.
     """
 
     mean: float
@@ -52,7 +52,7 @@ class NumStatesChoice:
     """Fitted HMMs of several sizes, and the selected number of states.
 
     Attributes:
-        num_states: Selected number of states, see `choice_reason`.
+        num_states: Number of states selected by the function `choice_reason`.
         fits: Fit for each number of states.
         held_out: Held-out log-likelihood of each fit, in nats per observation.
         held_out_errors: Standard error of each value in `held_out`.
@@ -101,7 +101,7 @@ class StateCountPosterior:
     def interval(self, chosen: int) -> tuple[int, int]:
         """Return the central 95 % interval of the number of states.
 
-        It includes `chosen`, and all numbers of states whose probability may exceed 2.5 %, given the evidence's error.
+        It is widened to include `chosen`, and numbers of states whose probability may exceed 2.5 %, given `errors`.
         """
         sizes, below = sorted(self.shares), 0.0
         low = high = sizes[0]
@@ -149,14 +149,14 @@ def support_of(
 ) -> StateCountPosterior:
     """Compute the posterior over the number of states.
 
-    Evidence is computed for the number of states with the smallest BIC, then for larger and smaller numbers, until
-    the evidence of one is below e^-12 times the largest.
+    Evidence is computed upwards from the number of states with the smallest BIC, then downwards. Each direction
+    ends at evidence below e^-12 times the largest.
 
     Args:
         bics: BIC of each number of states.
         evidence_of: Function from a number of states to its `Evidence`. BIC replaces the evidence if this function or
             its result is None.
-        choose: "bic" computes no evidence; "evidence" raises an error if the evidence cannot be computed.
+        choose: "bic" uses only BIC; if the evidence cannot be computed, "evidence" raises an error and None uses BIC.
         why: Reason why `evidence_of` is None.
     """
     begun = time.monotonic()
@@ -341,7 +341,7 @@ def choice_reason(
         bics: BIC of each number of states.
         logs: Held-out log-likelihoods (n,) of the sequences or blocks under each fit, if any.
         lengths: Lengths of these sequences or blocks (n,).
-        support: Posterior over the number of states; its 95 % interval is part of the explanation.
+        support: Posterior over the number of states; the explanation states its 95 % interval.
         each: Words after "nats" in the explanation.
         choose: "evidence" chooses by the evidence in `support`; otherwise BIC decides.
     """
@@ -378,7 +378,7 @@ def choice_reason(
 
 
 def best_predictor(bics: dict[int, float], logs: dict[int, NDArray[np.float64]], lengths: NDArray[np.int64]) -> int:
-    """Return BIC's number of states, or the one that beats it in held-out likelihood by over a standard error.
+    """Return the number of states with the best held-out likelihood, or BIC's if the gain is within its standard error.
 
     Args:
         bics, logs, lengths: See `choice_reason`.

@@ -68,7 +68,8 @@ def observability(hmm: Process | str, steps: int = 1, *, method: str = "auto") -
     Args:
         hmm: HMM with S states and V symbols. For edge emissions, the emitting state is the source of the transition.
         steps: Number of observations k; gamma never decreases with k.
-        method: "auto", "bounds" (no linear program), "certificate" (one program) or "enumeration" (at most 14 states).
+        method: "bounds" (no linear program), "certificate" (tighter bounds), "enumeration" (exact, at most 14 states)
+            or "auto" (chosen by size).
 
     Raises:
         InputError: V^k exceeds `MAX_ENUMERATED`, or the method does not apply.
@@ -96,7 +97,7 @@ def step_emission(hmm: Process, steps: int) -> Float64[Tensor, "state word"]:
     """Compute P(next `steps` observations | first emitting state), with words in lexicographic order.
 
     Raises:
-        InputError: The process is a mixture, or there are too many words.
+        InputError: The process is a mixture, or V^steps exceeds `MAX_ENUMERATED`.
     """
     hmm.require_capability(WORDS)
     require_count("steps", steps)
@@ -182,7 +183,7 @@ def coefficient(emission_SV: Float64[Tensor, "state symbol"], *, method: str = "
 def numerical_rank(matrix: Float64[Tensor, "row column"], tolerance: float | None = None) -> int:
     """Count the singular values above `tolerance` times the largest one.
 
-    The default max(1e-10, rows * 2^-31) is above the error of rounding entries to multiples of 2^-32.
+    The default max(1e-10, rows * 2^-31) allows for probabilities rounded to multiples of 2^-32.
     """
     values = torch.linalg.svdvals(matrix)
     tolerance = max(1e-10, len(matrix) * 2.0**-31) if tolerance is None else tolerance

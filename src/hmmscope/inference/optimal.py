@@ -26,8 +26,8 @@ def observe(
 ) -> ObserverOutput:
     """Compute the beliefs, predictions and log-likelihoods of the Bayes-optimal observer.
 
-    The result's `probs` or `vectors` store the belief under the name "belief" for an HMM, "vector" for a generalised
-    HMM and "component" for a mixture. Other processes use names of their own.
+    The result has the belief in `probs["belief"]` for an HMM and `vectors["vector"]` for a generalised HMM, and the
+    component posterior in `probs["component"]` for a mixture. Other processes use other names.
 
     Args:
         process: Any process.

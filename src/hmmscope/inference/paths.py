@@ -201,7 +201,7 @@ def sample_state_paths(
         hmm, observations, reset_mask, lengths, known_states, inputs: See `most_likely_states`.
         num_paths: Number of paths per sequence.
         seed: Seed in [0, 2^32).
-        indices: Number of the random stream of each sequence (batch,) (default: 0, 1, ..).
+        indices: Index of each sequence's random stream (batch,) (default: 0, 1, ..).
 
     Returns:
         States (path, batch, time); -1 in padding and in sequences of probability zero.

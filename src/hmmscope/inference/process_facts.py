@@ -31,8 +31,8 @@ class Facts(Shown):
 
     Attributes:
         stationary: Stationary distribution or vector (state,); None if not unique.
-        entropy: Entropy rate in nats, or None.
-        observability: Observability coefficient for one observation, or None.
+        entropy: Entropy rate in nats; None if `stationary` is None.
+        observability: Observability coefficient for one observation; None for a generalised HMM.
         rank: Rank of the transition matrix; for a generalised HMM the minimal dimension.
     """
 

@@ -26,7 +26,7 @@ def check_ragged(
         observations: Symbols in [0, V) or `MISSING` (batch, time); see `as_batch`.
         alphabet: Alphabet of V symbols.
         reset_mask: See `check_observations`.
-        lengths: Number of observations of each sequence (batch,); a single column or row is cut into these sequences.
+        lengths: Length of each sequence (batch,); observations in one column or row are cut into these lengths.
     """
     observations, known = as_batch(observations, alphabet, lengths)
     if known is not None and lengths is not None:

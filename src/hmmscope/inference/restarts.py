@@ -40,9 +40,9 @@ class RestartSearch(Generic[End]):
     Args:
         wave: Function that runs restarts, given their numbers, and returns the results.
         most: Maximum number of restarts.
-        beside: Number of restarts in the first wave, and in each later wave.
+        beside: Two numbers of restarts: in the first wave, and in each later wave.
         near: Largest log-likelihood difference, in nats, between results that agree.
-        stopped: Callback that returns True to end the search; its argument, a number of iterations, is 0.
+        stopped: Function called with 0 before each wave except the first; True ends the search.
 
     Attributes:
         ends: Results up to the restart that ended the search, in order.
@@ -101,7 +101,7 @@ def on_threads(restart: Callable[[int], End], num_threads: int) -> Callable[[Seq
 
 @runtime_checkable
 class Steps(Protocol[M]):
-    """Interface of EM for one family on one data set, with log-likelihoods in nats."""
+    """Interface of EM for one class of models and one data set, with log-likelihoods in nats."""
 
     @property
     def num_steps(self) -> float: ...
@@ -160,8 +160,8 @@ def search(
     """Run restarts until the best two agree; return the best model and fields of `BaumWelchFit`.
 
     Args:
-        begins: Function from a restart's number to its starting models; if there are several, the restart continues the
-            best one after ten iterations.
+        begins: Function from a restart's number to its starting models; if there are several, each runs ten iterations,
+            and the likeliest continues.
         callback: See `fit_baum_welch`.
         agreement: Largest log-likelihood difference between results that agree, in nats per observation.
         side_by_side: Function that runs EM from several models in a batch.

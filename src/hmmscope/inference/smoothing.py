@@ -58,8 +58,8 @@ def smooth_beliefs(
 
     smoothed_t(i) = sum_j belief_t(i) * transition[i, j] * smoothed_{t+1}(j) / (belief_t @ transition)(j)
 
-    For edge emissions, labelled[o_{t+1}] replaces `transition` in this formula. A mixture averages its components,
-    weighted by P(component | all observations).
+    For edge emissions, P(o_{t+1}, j | i) replaces transition[i, j]. A mixture averages its components, weighted by
+    P(component | all observations).
 
     Source: Rauch, Tung and Striebel (1965), for finitely many states.
 

@@ -67,8 +67,8 @@ class Operators(Shown):
 def learn_operators(law: WordLaw, num_symbols: int, *, length: int = 3, rank: int = 0) -> Operators:
     """Learn observable operators from word probabilities.
 
-    H = [P(p s)] over words p, s of up to `length` symbols;  H = U D Vᵀ, cut to the rank;
-    A[v] = D⁻¹ Uᵀ [P(p v s)] V,  start = [P(s)] V,  end = D⁻¹ Uᵀ [P(p)]
+    H = [P(p s)] over words p, s of up to `length` symbols;  H ≈ Q D Wᵀ (SVD cut to rank R);
+    A[v] = D⁻¹ Qᵀ [P(p v s)] W,  start = [P(s)] W,  end = D⁻¹ Qᵀ [P(p)]
 
     Source: Hsu, Kakade, Zhang (2009); Balle et al. (2014).
 
@@ -79,7 +79,7 @@ def learn_operators(law: WordLaw, num_symbols: int, *, length: int = 3, rank: in
         rank: Dimension R of the operators; 0 for the rank of H.
 
     Raises:
-        InputError: There are too many words to enumerate.
+        InputError: V^length exceeds `MAX_ENUMERATED`, or `rank` exceeds the size of H.
     """
     require_count("length", length)
     words = [all_sequences(num_symbols, size) for size in range(length + 1)]

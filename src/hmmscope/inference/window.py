@@ -23,7 +23,7 @@ def window_errors(
 ) -> MonteCarloEstimate:
     """Estimate E TV(belief, belief from the last w observations) after t observations, by window and time.
 
-    Window beliefs start from the stationary distribution; for Cyclic-RND they are uniform ([Limits] Fig. 4, left).
+    Window beliefs start from the stationary distribution, which is uniform in [Limits] Fig. 4 (left).
 
     Source: [Limits] §4 (half the L1 distance, averaged over sequences).
 
