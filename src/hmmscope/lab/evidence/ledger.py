@@ -124,11 +124,11 @@ def ledger(
 ) -> list[LedgerRow]:
     """Return rows for the claims that the experiments in `folders` measure, with q-values over all rows.
 
-    Among folders that share a claim, the best are kept: first by completeness, then several seeds, then scale.
+    Each claim keeps its best folders: complete before incomplete, several seeds before one, larger scale before smaller.
 
     Args:
         folders: folders of experiments.
-        known: claims whose stored findings are read, not computed, if the present code computed them.
+        known: claims whose findings are read from a folder if code with digest `source` computed them.
         source: SHA-256 of the present code.
         examined: whether to also compute the sensitivity and power of each finding.
 

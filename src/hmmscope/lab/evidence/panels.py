@@ -29,7 +29,7 @@ def curve(
         name: name in the legend.
         role: role of the series, see `figure.Series`.
         y: column with the values; rows with None are left out.
-        bands: whether to show the intervals.
+        bands: whether to show intervals (``low`` to ``high``).
         pool: whether to average over seeds; False if the rows are averages already.
     """
     kept = rows.pool(x, value=y) if pool else Rows(row for row in rows if row.get(y) is not None)

@@ -93,7 +93,7 @@ def power_of(
 def chances(
     rule: Rule, effects: Mapping[str, Effect], effect_if_true: float | None = None, effect_if_false: float | None = None
 ) -> tuple[float, float] | None:
-    """Return the rates of confirmed effects that are true, and of denied effects that are zero; None if unknown."""
+    """Return the rates of confirming a true claim and of denying a false one; None if unknown."""
     aims = targets(rule, effect_if_true, effect_if_false)
     if aims is None or not effects or any(one.num_seeds < 2 or _error(one) is None for one in effects.values()):
         return None

@@ -94,8 +94,8 @@ class ClaimRecord:
         more_budget_could_help: whether more training could confirm a denied claim; None if training plays no role.
         budget: training budget of the paper's models, by column of the table "runs".
         parameters: numbers that the function of the claim reads with `parameter`.
-        once: version of each rule that older files name by digest.
-        stands: alterations of tables (made by tests) that may leave the verdict unchanged, with reasons.
+        once: rule version by digest of the rule, which older folders store.
+        stands: reasons why a test's change of tables may keep the verdict, by name of the change.
     """
 
     name: str
@@ -149,13 +149,13 @@ class ClaimRecord:
 
 @dataclass(frozen=True, kw_only=True)
 class MeasurementVersion:
-    """The version of the measuring code, and the versions that older files name by digest."""
+    """The version of the measuring code, and earlier versions by the digests that older folders store."""
 
     version: int = 1
     once: Mapping[str, int] = field(default_factory=dict)
 
     def of(self, part: Mapping[str, Any]) -> int | None:
-        """Return the version of the code that measured a part of an experiment; None if unknown."""
+        """Return the measurement version in the stored data of a part; None if unknown."""
         found = part.get("measurement", self.once.get(part.get("code", "")))
         return found if isinstance(found, int) else None
 

@@ -68,9 +68,9 @@ class Rows(list[dict[str, Any]]):
         return Rows(row | {name: make(row) for name, make in columns.items()} for row in self)
 
     def pool(self, *keys: str, value: str = "value") -> "Rows":
-        """Average over seeds: return a row per combination of values of `keys`, with ``low``, ``high``, ``seeds``.
+        """Average the column `value` over seeds, for each combination of values of the columns `keys`.
 
-        The interval is over seeds; a combination with a single row keeps that row's interval.
+        ``low`` to ``high`` is the interval over seeds, or that of a single row; ``seeds`` is the number of seeds.
         """
         made = Rows()
         for key, group in self.by(*keys).items():
@@ -126,7 +126,7 @@ class Rows(list[dict[str, Any]]):
         return found
 
     def beyond_twins(self, read: str) -> str:
-        """Format the fraction that the best layer explains of what controls leave unexplained; "" without controls.
+        """Format the best layer's gain over untrained controls, as a fraction of the possible gain; "" without controls.
 
         Args:
             read: column that selects the best layer, "accuracy" or "r2".
@@ -169,7 +169,7 @@ def as_tables(tables: Mapping[str, Iterable[dict[str, Any]]]) -> dict[str, Rows]
 
 
 def identical_seeds(tables: Mapping[str, Iterable[Mapping[str, Any]]]) -> tuple[Any, Any] | None:
-    """Return two seeds with identical rows in every table; None if there are none, or if all numbers are integers."""
+    """Return two seeds with identical tables, or None; tables of only integers, which can agree by chance, give None."""
     by_seed: dict[Any, list[Any]] = {}
     measured = False
     for name, rows in tables.items():

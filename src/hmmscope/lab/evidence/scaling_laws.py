@@ -77,7 +77,7 @@ class ScalingLaw:
 
     @classmethod
     def of(cls, points: Sequence[BudgetPoint]) -> "ScalingLaw | None":
-        """Return the law fitted to points; None for under 3 budgets or fewer uncensored points than instances + 4."""
+        """Return the fitted law; None without 3 budgets and at least 4 more uncensored points than instances."""
         budgets, instances = ({getattr(point, name) for point in points} for name in ("x", "instance"))
         seen = sum(not point.hidden for point in points)
         if len(budgets) < 3 or seen < len(instances) + 4:

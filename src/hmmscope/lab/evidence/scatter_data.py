@@ -66,8 +66,8 @@ class BeliefPlane:
         """Return a panel with a slider, made from a table of packed points.
 
         Args:
-            rows: rows with the columns `side` (name of a set of points), `at` (position of the slider) and
-                `points`; the sides "colours" and "corners" hold the colours and the triangle.
+            rows: rows with `side` (name of a set of points), `at` (position of the slider) and `points` (packed);
+                where `side` is "colours" or "corners", `points` holds colours or corners of the triangle.
             side: name of the set of points.
             title: title of the panel.
             slider: label of the slider.

@@ -207,7 +207,7 @@ class Always(Rule):
     """A property holds in every instance (`Effect.share`).
 
     Args:
-        least: fraction that the interval must exceed; 0.9 needs at least 36 instances.
+        least: fraction that the interval must exceed; exceeding 0.9 takes at least 36 instances.
     """
 
     name: ClassVar[str] = "always"
@@ -260,7 +260,7 @@ class Gate:
         return replace(self, of=names)
 
     def concerns(self, names: Iterable[str]) -> bool:
-        """Return whether the gate applies to any of the named effects; the name "" matches every gate."""
+        """Return whether the gate applies to any of the effects `names`; "" stands for all effects."""
         return not self.of or any(name in self.of or not name for name in names)
 
     @staticmethod
@@ -325,7 +325,7 @@ class Gate:
 
     @staticmethod
     def learned(effect: Effect | None, margin: float, control: str) -> "Gate":
-        """Require that a model beats its best control by a margin."""
+        """Require that a model's lead over `control` is at least `margin`, with an interval above 0."""
         if effect is None:
             return Gate("learned", False, f"whether the model is better than {control} was not measured", (0.0, margin))
         is_open = effect.low is not None and rounded(effect.low) > 0 and rounded(effect.value) >= margin
@@ -381,8 +381,8 @@ def at_budget(
     """Return the verdict at the training budget `spent`, and words for the budget.
 
     Returns:
-        the verdict, "not at this budget" in place of "not reproduced" if more training could help; words such as
-            ``at 640,000 sequences (the paper: 500,000,000)``, or "" if the paper's budget is reached.
+        the verdict, and words such as ``at 640,000 sequences (the paper: 500,000,000)``, "" if the paper's budget is
+            reached. If it is not, and more training could help, "not reproduced" becomes "not at this budget".
     """
     known = [name for name in papers if name in spent] or [name for name in ("sequences", "tokens") if name in spent]
     short = [name for name in known[:1] if spent[name] < papers.get(name, math.inf)]
@@ -400,7 +400,7 @@ def all_of(rule: Rule, effects: Mapping[str, Effect], wanted: Sequence[str] = ()
     Args:
         rule: rule of each effect.
         effects: effects by name.
-        wanted: names of required effects.
+        wanted: names that `effects` must contain.
 
     Returns:
         verdict, name of the deciding effect, names of missing effects.
