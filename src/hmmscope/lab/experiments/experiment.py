@@ -85,7 +85,7 @@ class Experiment(ABC):
         return None
 
     def cells(self, labels: list[str]) -> dict[str, list[str]]:
-        """Return the parts of a seed: by name, labels of the models that are measured together."""
+        """Return the parts of a seed, by name: labels of models that are measured together."""
         return {label: [label] for label in labels} if self.measure_per_run else {ALL: labels}
 
     def measurements(self, scale: str) -> dict[str, Any]:
@@ -96,21 +96,21 @@ class Experiment(ABC):
 
     @abstractmethod
     def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> MeasuredTables:
-        """Measure `runs` (all models, or one part of a seed), and return the tables of one of the `groups`."""
+        """Measure `runs` (all models, or one part of a seed), and return the tables of the measurement `group`."""
 
     @abstractmethod
     def figures(self, tables: Tables) -> list[Figure]:
-        """Return the figures that follow from the tables."""
+        """Return figures made from the tables."""
 
     def without_training(self, tables: Tables) -> Tables | None:
-        """Return the tables that untrained networks would give, for tests of the claims; None if they are unknown.
+        """Return the tables that untrained networks would give, for tests of the claims; None if unknown.
 
         By default, the rows of untrained networks replace the rows of trained networks.
         """
         return untrained(tables)
 
     def with_ngrams_only(self, tables: Tables) -> Tables | None:
-        """Return the tables that networks would give if they learned n-grams only; None if they are unknown."""
+        """Return the tables that networks would give if they learned n-grams only; None if unknown."""
         return counting(tables)
 
     def planned_gates(self, configs: Mapping[str, RunConfig], claim: Claim) -> Iterable[Gate]:
@@ -131,7 +131,7 @@ class Experiment(ABC):
         return [claim.evaluate(tables) for claim in claims_of(self.name)] + self.notes(tables)
 
     def notes(self, tables: Tables) -> list[Finding]:
-        """Return additional findings that belong to no claim."""
+        """Return findings that belong to no claim."""
         return []
 
     def answer(self, tables: Tables) -> list[str]:

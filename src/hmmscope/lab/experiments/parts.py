@@ -139,7 +139,7 @@ def write_tables(out: Path, names: Sequence[str], parts: Sequence[MeasuredPart])
 
 
 class BuildRecord:
-    """Record, in made.json, of the runs and measurement version behind each table of an experiment without seeds.
+    """The file made.json, with the runs and the measurement version from which each group of tables was made.
 
     Args:
         out: folder of the experiment.
@@ -170,7 +170,7 @@ class BuildRecord:
 
 
 class StoredParts:
-    """Stored parts of an experiment, which another run can reuse.
+    """Stored parts of an experiment, for reuse.
 
     Args:
         folder: folder with experiment.json, tables/ and parts.jsonl.
@@ -204,7 +204,7 @@ class StoredParts:
         return len(self._made)
 
     def give(self, part: MeasuredPart, out: Path, sizes: Mapping[str, Any]) -> str | None:
-        """Write a stored part into `out`; return a reason if it does not fit, None if it fits or is not stored."""
+        """Copy `part` from the stored parts to `out`; return why it differs, None if it is copied or not stored."""
         made = self._made.get((part.seed, part.name))
         if made is None:
             return None

@@ -32,7 +32,7 @@ from hmmscope.training.state import resolve_device
 
 @dataclass(frozen=True)
 class Seeded:
-    """A seeded experiment in its folder, with the methods that train and measure its parts.
+    """A seeded experiment in its folder, with methods that train and measure its parts.
 
     Attributes:
         plan: plan of the experiment.
@@ -147,7 +147,7 @@ def _seeded(out: Path, pool: Path, about: str) -> Seeded:
 
 @dataclass(frozen=True, eq=False)
 class PartTask(Task):
-    """The task of training and measuring the models of one part.
+    """Training and measurement of the models of one part.
 
     Attributes:
         work: the experiment in its folder.

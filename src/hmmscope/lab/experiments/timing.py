@@ -18,7 +18,7 @@ _OF_RUN = "timing.jsonl"
 
 @contextmanager
 def timed(out: Path, phase: str) -> Iterator[None]:
-    """Record the elapsed time and the processor time of the block, in seconds, under the name `phase`."""
+    """Record elapsed and processor time of the block, in seconds, under the name `phase`."""
     begun, spent = time.monotonic(), sum(os.times()[:4])
     yield
     record = {"phase": phase, "seconds": time.monotonic() - begun, "spent": sum(os.times()[:4]) - spent}

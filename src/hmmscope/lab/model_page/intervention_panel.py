@@ -20,9 +20,9 @@ USED, POSITIONS = 256, 2
 
 
 def pushed(model: nn.Module, dataset: ProcessDataset, layer: str) -> dict[str, Any]:
-    """Return predictions after the belief encoded in a layer, at one position, moves stepwise to each HMM state.
+    """Return predictions while the belief in a layer, at one position, moves to each HMM state (at most `MOST_STATES`).
 
-    With fraction a towards state s (one-hot e_s), the belief b becomes b' = (1 - a) b + a e_s, and the activation x
+    For state s (one-hot e_s), a grows from 0 to 1: the belief b becomes b' = (1 - a) b + a e_s, and the activation x
     becomes x + (b' - read(x)) G. The affine map read decodes beliefs from activations; the matrix G (`writing`) maps
     changes of beliefs to changes of activations. "exact" holds the Bayes-optimal prediction for b'.
     """
@@ -70,7 +70,7 @@ def pushed(model: nn.Module, dataset: ProcessDataset, layer: str) -> dict[str, A
 def used(model: nn.Module, dataset: ProcessDataset, layer: str) -> dict[str, Any]:
     """Measure how predictions change when the belief of another sequence is written into a layer.
 
-    The Bayes-optimal prediction for that belief is the target. "value" is the fraction by which the change reduces the
+    The Bayes-optimal prediction for that belief is the target. "value" is the fraction by which writing reduces the
     total-variation distance to the target; "random" is this fraction for random changes of equal norm.
     """
     options = InterventionOptions(num_positions=POSITIONS)

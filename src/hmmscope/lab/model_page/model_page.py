@@ -140,7 +140,7 @@ def look(
         model: A module that maps tokens (batch, time) to logits, a run, or the folder of a run.
         process: The process of the training data (object, name or file), a dataset, or sequences; not for a run.
         out: Path of the page, ending in .html.
-        layers: Names of modules; their outputs are regressed on beliefs (default: the residual stream).
+        layers: Names of modules; beliefs are regressed on their outputs (default: the residual stream).
         length: Number of observations in a sample, as in training; needed for a module that does not store it.
         num_samples: Number of held-out samples for the losses.
         seed: Seed of samples and controls.

@@ -20,7 +20,7 @@ class View:
     """Names and styles of the curves in a view.
 
     Attributes:
-        open: Ascending indices of the settings whose values are all shown.
+        open: Ascending indices of the settings of which the view shows all values.
         keys: Role and name of each curve of the panel.
         styles: Style of each role and name.
     """
@@ -41,7 +41,7 @@ def views(panel: Explorer) -> list[View]:
 
 
 def selected(panel: Explorer, chosen: tuple[str | None, ...]) -> list[int]:
-    """Return the indices of curves with the chosen values (None: any value), as many as a panel can show."""
+    """Return indices of curves with the chosen value of each setting (None: any), up to the most per panel."""
     fits = [
         i
         for i, curve in enumerate(panel.curves)

@@ -24,8 +24,8 @@ def fitted_hmm(
 
     Returns:
         A mapping: "states" has the name, occupancy and most likely symbols (for numbers, mean ± standard deviation) of
-        each state; "moves" the transition matrix; "symbols" the observations of a piece ("?" where missing); "path" the
-        most likely states of the piece (-1: not shown); "beliefs" the smoothed state posterior (time, state).
+        each state; "moves" the transition matrix; "symbols" the start of the longest sequence ("?" where missing);
+        "path" its most likely states (-1: not shown); "beliefs" its smoothed state posterior (time, state).
     """
     chosen = next((row["num_states"] for row in sizes if row["chosen"]), best)
     hmm = hmms[chosen]

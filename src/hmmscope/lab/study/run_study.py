@@ -57,7 +57,7 @@ class StudyResult(Tabular):
 
     Attributes:
         path: Folder of the study.
-        hmm: The HMM that is compared with the networks; BIC may choose another number of states (table `states`).
+        hmm: HMM for comparison: BIC's choice, unless another has lower validation loss by more than a standard error.
         run: The run of the network with the lowest validation loss.
     """
 
