@@ -134,8 +134,8 @@ class LibraryModel(SequenceModel):
 class HuggingFaceModel(LibraryModel):
     """A causal language model of transformers; see `LibraryModel`.
 
-    Hook points name a layer's only submodule with softmax attention ``attention``, and the only other submodule with
-    weights ``mlp``. While attention logits or patterns are hooked, "eager" attention replaces fused attention.
+    In hook names, ``attention`` is a layer's only submodule with softmax attention, ``mlp`` its only other submodule
+    with weights. While attention logits or patterns are hooked, "eager" attention replaces fused attention.
 
     Args:
         model: module from ``input_ids`` to an object with ``.logits``.
@@ -143,7 +143,7 @@ class HuggingFaceModel(LibraryModel):
         layers: see `from_huggingface`.
 
     Raises:
-        InputError: the model is an encoder-decoder, has invalid outputs or no layers, or fails on a few tokens.
+        InputError: the model is an encoder-decoder, has invalid outputs or no layers, or fails in a trial call.
     """
 
     def __init__(

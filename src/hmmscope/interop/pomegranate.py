@@ -30,14 +30,15 @@ def from_pomegranate(
 
     - If transition rows sum to one, end probabilities are ignored. If all e_i = e, pomegranate's log-likelihood is log
     P(o_0..o_{T-1}) + log e.
-    - If rows sum to 1 - e, they are divided by 1 - e. P_pomegranate(o_0..o_{T-1}) = P(o_0..o_{T-1}) (1 - e)^{T-1} e.
+    - If rows sum to 1 - e, they are divided by 1 - e, unless `ends` is "symbol".
+    P_pomegranate(o_0..o_{T-1}) = P(o_0..o_{T-1}) (1 - e)^{T-1} e.
     - If rows sum to 1 - e_i with unequal e_i, no HMM is exact for sequences of a given length; set `ends`.
 
     Args:
         model: object with `distributions` (each with `probs` (1, symbol)), and log probabilities `starts` (state,),
             `edges` (state, state) or the three edge lists of a SparseHMM, and `ends` (state,) or None.
-        ends: for unequal e_i, "symbol" adds an absorbing state with symbol `end`, which is exact; "continue" divides
-            row i by 1 - e_i.
+        ends: if row i sums to 1 - e_i, "symbol" adds an absorbing state with the symbol "end" (exact), and "continue"
+            divides row i by 1 - e_i; "refuse" does so for equal e_i, but raises an error for unequal e_i.
         allow_drop_tiny: see `hmmscope.HMM`.
 
     Raises:

@@ -30,7 +30,7 @@ def pretrained(
         source: causal language model of transformers, or its folder.
         names: names of the symbols, or the number of symbols.
         tokenizer: tokenizer of the model (default: from the folder).
-        length: number of observations in the last sequence of a text.
+        length: number of observations of the sequence, without demonstrations.
         gguf_file: name of a GGUF file in the folder; its weights are converted to float32.
         text: other fields of `TextLayout`.
 
@@ -70,7 +70,6 @@ def require_gguf(file: str) -> None:
 
 
 def read_gguf(library: Any, folder: Path, file: str) -> tuple[Any, Any]:
-    """Read model and tokenizer from a GGUF file, in float32."""
     named = {"gguf_file": file, "local_files_only": True, "trust_remote_code": False}
     tokenizer = library.AutoTokenizer.from_pretrained(str(folder), **named)
     read = library.AutoModelForCausalLM.from_pretrained(str(folder), dtype="float32", **named)

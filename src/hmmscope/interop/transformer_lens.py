@@ -26,7 +26,7 @@ _POINTS = {
 
 
 def to_transformer_lens(thing: Any, *, max_length: int | None = None) -> Any:
-    """Convert a run's model or a decoder to TransformerLens, with the same logits.
+    """Convert a run's model or a decoder to GPT-2 or GPT-NeoX in TransformerLens, with the same logits.
 
     The hook ``blocks.<l>.hook_resid_pre`` of TransformerLens is hmmscope's ``residual.<l>``, ``hook_resid_post`` of the
     last block is the last residual, and ``blocks.<l>.attn.hook_pattern`` is ``blocks.<l>.attention.pattern``.
@@ -39,7 +39,7 @@ def to_transformer_lens(thing: Any, *, max_length: int | None = None) -> Any:
         A ``transformer_lens.model_bridge.TransformerBridge``.
 
     Raises:
-        InputError: GPT-2 and GPT-NeoX lack a part of the model.
+        InputError: the model has a part that GPT-2 and GPT-NeoX lack.
         ResourceError: TransformerLens 4 is not installed.
     """
     try:

@@ -59,7 +59,7 @@ def ngram_laws(counts: NDArray[np.float64], strengths: Sequence[float]) -> NDArr
 
 @kernel()
 def backed_off_loss(seen, total, strengths, num_symbols):  # type: ignore[no-untyped-def]
-    """Compute the mean n-gram loss in nats from counts (example, order) of the observed and of all symbols."""
+    """Compute the mean n-gram loss in nats; seen and total (example, order) count the observed and all symbols."""
     loss = 0.0
     for i in range(seen.shape[0]):
         p = 1.0 / num_symbols

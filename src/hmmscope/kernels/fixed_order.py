@@ -9,10 +9,7 @@ from hmmscope.kernels.compiling import kernel
 
 
 def product(left: NDArray[np.float64], right: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Compute left @ right, for shapes (rows, K) and (K, columns), adding the K terms in order.
-
-    Cost: O(rows * K * columns).
-    """
+    """Compute left @ right, for shapes (rows, K) and (K, columns), adding the K terms in order."""
     found = np.zeros((len(left), right.shape[1]))
     _multiply(np.ascontiguousarray(left), np.ascontiguousarray(right), found)
     return found

@@ -81,7 +81,7 @@ def _share_out(typing, law, inverse, share, moved):  # type: ignore[no-untyped-d
 
 @inlined
 def _move(width, law, step, emission, symbols, target, likely, norm, scale, zeros):  # type: ignore[no-untyped-def]
-    """Advance beliefs by one-hot symbols (V, lane); the caller multiplies the result `law` by `scale` = 1 / norm."""
+    """Advance beliefs `law` by each lane's one-hot symbol, without normalising them; write `scale` = 1 / norm."""
     size, many = law.shape
     for at in range(0, many, _TILE):
         _tiles(size, 1, size, step, 0, 1, size, 0, law, at, many, 0, target, at, many, False, zeros, 0)
@@ -172,8 +172,8 @@ def mixed(  # type: ignore[no-untyped-def]
 ):  # fmt: skip
     """Compute component posteriors (N, M), next-symbol predictions (N, V) and log P(o_t | past) (N,).
 
-    opening (M, V) is P(first symbol), and prediction (M, S, V) is P(next symbol | state). doubtful (n,) marks
-    sequences with underflow risk.
+    opening (M, V) is P(first symbol), and prediction (M, S, V) is P(next symbol | state). doubtful (sequence,)
+    marks underflow risk.
     """
     components, num_symbols = opening.shape
     size = step.shape[3]

@@ -73,7 +73,7 @@ def product_of_pairs(
     rows: int, cols: int, outer: int, inner: int, A: Row, a: int, a_row: int, a_k: int, a_outer: int,
     B: Row, b: int, b_k: int, b_outer: int, C: Row, c: int, c_row: int, add: bool, bias: X1, first: int,
 ) -> None:  # fmt: skip
-    """Multiply matrices as `products.product` does, with `inner` pairs of terms; C and biases are float32."""
+    """Multiply matrices of pairs like `products.product`; `inner` counts pairs, and C and biases are float32."""
     if outer < 1 or inner < 1:
         return
     done = 0

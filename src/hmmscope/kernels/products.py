@@ -33,7 +33,7 @@ _I64, _I32 = ir.IntType(64), ir.IntType(32)
 
 
 class TileSum(NamedTuple):
-    """Operands of one tile of a product: arrays, offsets, strides and biases for `outer` blocks of `inner` terms."""
+    """Operands of one tile of a product, whose sum over k has `outer` blocks of `inner` terms."""
 
     outer: Any
     inner: Any

@@ -24,7 +24,7 @@ def forward(  # type: ignore[no-untyped-def]
     """Filter one sequence; add its log-likelihoods to `logs`.
 
     Args:
-        beside: The constant `BESIDE`, whose length is the number of lanes.
+        beside: The constant `BESIDE`, one entry per lane.
         first: P(o_0 = v, state 0 = s), shape (V, S, lane).
         step, emission: Transition (S, S, lane) and emission probabilities (V, S, lane).
         symbols: Observed symbols (T,).
@@ -85,7 +85,7 @@ def backward(  # type: ignore[no-untyped-def]
         beside, step, emission, symbols, beliefs, norms: Arguments and results of `forward`.
         ahead, weight, sums: Work arrays (S, lane), (S, lane), (S, S, lane).
         firsts, visits: Expected counts of first states (S, lane), and of symbols and states (V, S, lane).
-        pairs: Sums of belief_t(i) weight_{t+1}(j), (S, S, lane).
+        pairs: Sums of belief_t(i) weight_{t+1}(j) (S, S, lane); see `simd_over_sequences.backward`.
     """
     lanes = len(beside)
     size = len(ahead) // lanes

@@ -202,7 +202,8 @@ def forward(  # type: ignore[no-untyped-def]
 
     The function writes doubtful (n,), the mask of underflow risk. It fills beliefs (N, S), norms P(o_t | past) (N,),
     next-symbol probabilities ahead (N, V) and log-likelihoods totals (n,), but skips arrays without rows. If `ends`
-    (n,) has rows, beliefs and `ahead` are written at sequence ends only. `openers` replaces `symbols` at the first step.
+    (n,) has rows, beliefs and `ahead` are written at sequence ends only. At its first
+    step, a sequence reads `openers` instead of `symbols`.
     """
     size, many = first.shape[1], len(width)
     law, following = np.zeros((size, many), first.dtype), np.empty((size, many), first.dtype)

@@ -94,8 +94,8 @@ def smooth(  # type: ignore[no-untyped-def]
 ):
     """Compute P(state t | o) (T, S) and, if requested, P(state t, state t+1 | o) (T - 1, S, S).
 
-    smoothed_t(i) = belief_t(i) sum_j step_ij smoothed_{t+1}(j) / predicted_{t+1}(j), where `step` is the transition
-    matrix if `emits`, else the matrix of o_{t+1}.
+    smoothed_t(i) = belief_t(i) sum_j (step_ij smoothed_{t+1}(j) / sum_k belief_t(k) step_kj), where `step` is the
+    transition matrix if states emit (`emits`), else the matrix of o_{t+1}.
 
     The function adds the sum of pairs over time to `moves` (S, S), without pairs across sequence starts.
     """

@@ -185,7 +185,7 @@ def largest(_: Any, vector: Any) -> Any:
 
 @intrinsic
 def exponentials(_: Any, vector: Any, shift: Any) -> Any:
-    """Return exp(max(x - shift, -700)) for lanes x <= shift, to two units in the last place; exp(-inf) is zero."""
+    """Return exp(max(x - shift, -700)), to two units in the last place if x <= shift; exp(-inf) is zero."""
 
     def write(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         def every(number: float) -> Any:
