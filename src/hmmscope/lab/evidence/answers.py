@@ -30,10 +30,10 @@ def effect_sentence(shown: str, unit: str, count: int | None, case: str = "", *,
 
     Args:
         shown: the effect with its interval, as text.
-        unit: unit of the effect; if the claim has several effects, also a comma and the name of this effect.
+        unit: unit of the effect; if the claim has several effects, with its name, as in ``layers, copying``.
         count: number of values behind the effect, such as seeds or cases.
         case: name to print for this effect (default: the name in `unit`).
-        seeds: number of seeds of the experiment; a larger `count` is not printed as a number of seeds.
+        seeds: number of seeds of the experiment; ``(5 seeds)`` is printed only if 1 < `count` <= `seeds`.
     """
     unit, _, own = ("in accuracy" if unit == "accuracy" else unit).partition(", ")
     over = f" ({count} seeds)" if 1 < (count or 0) <= (seeds or 0) else ""

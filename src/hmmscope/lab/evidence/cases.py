@@ -15,8 +15,8 @@ class Judged:
     """A verdict with its reasons.
 
     Attributes:
-        decides: name of the effect that decides the verdict.
-        gates: the preconditions that were checked.
+        decides: name of the deciding effect.
+        gates: checked preconditions.
         why: reason of the verdict "not tested", or a caveat on another verdict; "" if there is none.
         budget: the training budget in words; "" if it is at least the paper's budget.
         power: statistical power of the rule; None if not computed.
@@ -40,12 +40,12 @@ class Case:
     """The inputs of the verdicts on a claim.
 
     Attributes:
-        claim: record of the claim, with its decision rule.
+        claim: record of the claim.
         effects, gates: measured effects by name; preconditions of a verdict.
         spent: training budget by unit, such as tokens.
         drifts: change of each effect over the last doubling of training; None if not recorded.
-        redrawn: function that simulates an effect of other seeds, see `power.Redrawn`; None for means over seeds.
-        power: whether verdicts for or against the claim need enough statistical power.
+        redrawn: see `Measurement.resampled`.
+        power: see `Claim.evaluate`.
     """
 
     claim: ClaimRecord

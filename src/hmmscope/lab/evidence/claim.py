@@ -36,7 +36,7 @@ class Measurement:
         required: names of the effects without which the claim counts as not tested.
         last_doubling_change: change of each effect over the last doubling of training, for `Gate.converged_by_rule`.
         compute_used: training budget by unit, such as tokens (default: the largest in the table "runs").
-        resampled: function that simulates an effect for the power, see `power.Redrawn`.
+        resampled: function that simulates an effect that is no mean over seeds, see `power.Redrawn`.
         parts: further effects; their verdicts are shown but do not decide the claim.
     """
 

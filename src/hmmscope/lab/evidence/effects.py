@@ -59,11 +59,11 @@ class Effect:
         value: the mean.
         low, high: ends of the interval, or None.
         error: standard error of the mean, or None.
-        degrees: degrees of freedom of Student's t; 0 for a normal interval, -1 for one of another kind.
+        degrees: degrees of freedom of Student's t; 0 for a normal interval, -1 for any other, such as that of `share`.
         num_seeds: number of values.
         num_missing: number of seeds without a value.
         unit: unit of the value.
-        others: standard error and degrees of freedom of each narrower candidate for the interval.
+        others: standard error and degrees of freedom of each narrower interval that `pooled` rejected.
         values: value of each seed, ascending; empty if unknown.
     """
 

@@ -62,7 +62,7 @@ class Series:
         return cls(name=name, role=role, x=tuple(x), y=tuple(one.value for one in effects), low=low, high=high)
 
     def choice(self, *values: str, name: str = "") -> "ExplorerCurve":
-        """Return the series as a curve of an `Explorer`, with `values` for its settings."""
+        """Return the series as an `ExplorerCurve` with a value for each setting of the `Explorer`."""
         return ExplorerCurve(values=values, x=self.x, y=self.y, low=self.low, high=self.high, role=self.role, name=name)
 
 
@@ -180,7 +180,7 @@ class DenseScatter(Panel):
         frames: names of the frames; the last frame is shown at first.
         places: positions of the points in each frame, from `scatter_data.pack_places`.
         colours: colours of the points, from `pack_colours`.
-        corners: names at the corners of the triangle; empty without triangle.
+        corners: names at the corners of a triangle to draw; empty for none.
         outline: positions of the corners, packed like `places`.
     """
 
@@ -210,12 +210,12 @@ class ExplorerCurve:
     """A curve of an `Explorer`.
 
     Args:
-        values: value of this curve for each setting in `Explorer.choices`; "" means every value.
+        values: the value of each setting in `Explorer.choices` at which the curve appears; "" means every value.
         x: positions on the x axis.
         y: values.
         low, high: ends of the intervals, or None.
         role: role of the curve, see `Series`.
-        name: name in the legend (default: the value for the setting `Explorer.overlay`, or the role).
+        name: name in the legend (default: the value of the setting `Explorer.overlay`; the role if that is "").
     """
 
     values: tuple[str, ...]

@@ -66,9 +66,9 @@ class Finding:
         operationalization: how the claim was measured, and when it holds.
         value, low, high: the deciding effect with its interval.
         unit: unit of the effect.
-        p: p-value of the hypothesis that the effect equals the rule's bound (for `Within`: is beyond its margin).
+        p: p-value of the hypothesis that the effect equals the rule's bound (rule `Within`: differs by its margin).
         q: false discovery rate of `p` among the rows of a ledger (Benjamini and Hochberg), or None.
-        num_seeds: number of seeds, or of instances.
+        num_seeds: number of values behind the effect, such as seeds.
         seeds_needed: number of seeds that would decide an inconclusive claim, or None.
         gates: preconditions that were checked.
         parts: verdict on each effect, if there are several.
@@ -113,7 +113,7 @@ class Finding:
         )
 
     def at(self, scale: str) -> "Finding":
-        """Return this finding or, for the scale "smoke", a finding "not tested" without numbers."""
+        """Return this finding; at scale "smoke", which only tests code, a finding "not tested" without numbers."""
         if scale != UNJUDGED:
             return self
         kept = {

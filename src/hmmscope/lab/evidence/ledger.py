@@ -62,7 +62,7 @@ class LedgerRow:
         finding: the finding; None if the claim was not measured.
         folder: name of the folder of the experiment.
         scale, created, version: scale and date of the experiment, and version of hmmscope.
-        seeds: number of complete seeds, or None.
+        seeds: number of seeds with complete runs; None if not recorded.
         finished: whether all planned seeds are complete.
         exploratory: reason why the verdict is exploratory; None if it is confirmatory.
         invalid: reason why the numbers cannot be right, or None.
