@@ -192,7 +192,6 @@ def _most(runs: Callable[[int], bool], low: int, high: int) -> int | None:
 
 
 def require_callable_on_tokens(model: nn.Module) -> None:
-    """Raise InputError for a module that needs unknown arguments, or has weights without values."""
     require_values(model)
     require_signature(model)
 

@@ -23,10 +23,10 @@ Pass = Callable[[Tensor], Tensor]
 
 
 class AttentionHookPoint(HookPoint):
-    """Hook point of the attention output, with the hook points of `Attention` as submodules.
+    """Hook point of the attention output, with submodules ``logits``, ``pattern`` and ``mixed`` as in `Attention`.
 
     Args:
-        mixed: True adds a hook point for the head outputs.
+        mixed: False omits ``mixed``, the head outputs.
     """
 
     def __init__(self, *, mixed: bool = True) -> None:

@@ -21,7 +21,7 @@ class RecurrentSpec:
         num_layers: number of stacked layers.
         width: number of coordinates of a state.
         learn_initial: True learns the first state.
-        gates: number of weight matrices for the input, and for the state: 1 (RNN), 3 (GRU) or 4 (LSTM).
+        gates: number of weight matrices for the input of a layer, as many as for its state: RNN 1, GRU 3, LSTM 4.
         kept: number of activations per coordinate and position that the backward pass needs.
         num_states: number of state vectors of a layer.
     """
@@ -68,7 +68,7 @@ class RNNSpec(RecurrentSpec):
 
     h_t = nonlinearity(W_i x_t + b_i + W_h h_{t-1} + b_h);  outputs_t = head(h_t)
 
-    The input x_t is the one-hot token, or the vector, followed by the feedback.
+    x_t is the one-hot token or the input vector, followed by the extra inputs of block chain-of-thought, if any.
 
     Attributes:
         num_layers: number of stacked layers.

@@ -89,7 +89,7 @@ def rehearse(model: nn.Module, inputs: Tensor, asked: Asked) -> tuple[str, ...]:
 
 
 def rehearse_training(net: UserModule, num_columns: int, target: str) -> tuple[str, ...]:
-    """Rehearse a user's module before training, on samples with all tokens, or on zero vectors; return warnings."""
+    """Rehearse a user's module before training, on samples that contain every token, or on zero vectors."""
     ports, module = net.model_io, net.module
     asked = Asked(num_outputs=ports.num_outputs, is_law=ports.vocab_size is not None and target != "density")
     if ports.vocab_size is None:
@@ -164,7 +164,6 @@ def _rehearse_gradients(module: nn.Module, inputs: Tensor) -> tuple[str, ...]:
 
 @contextmanager
 def _moved(weights: list[nn.Parameter]) -> Iterator[None]:
-    """Change the weights inside the ``with`` block, to detect running averages of the weights."""
     moving = [weight for weight in weights if weight.is_floating_point()]
     kept = [weight.detach().clone() for weight in moving]
     try:

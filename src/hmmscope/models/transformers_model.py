@@ -25,8 +25,8 @@ class TransformersModel(EncodedModel):
     """Layers of a model of the package transformers, between this library's embedding and head.
 
     Hook points: ``residual.<layer>`` and, with softmax attention, the attention hook points of `Decoder`. `initialise`
-    draws the weights of linear maps; the package initializes decays, gates, convolutions and norms. With a cache, each
-    call processes all inputs again.
+    draws the weights of linear maps; the package initializes decays, gates, convolutions and norms. The
+    cache stores embedded inputs, which each call processes again.
 
     Args:
         config: name of the configuration class.

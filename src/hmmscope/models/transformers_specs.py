@@ -207,7 +207,8 @@ class LlamaSpec:
         num_layers: number of blocks.
         num_heads: number of heads in a block.
         width: width of the residual stream; a multiple of 2 * num_heads.
-        mlp_ratio: hidden width of the MLP divided by `width`; 8/3 gives a block as many weights as 4 in `DecoderSpec`.
+        mlp_ratio: hidden width of the MLP divided by `width`; 8/3 gives as many weights as 4 in `DecoderSpec`,
+            whose MLP has two matrices instead of three.
     """
 
     num_layers: int = 4

@@ -108,7 +108,7 @@ def unwrapped(model: nn.Module) -> nn.Module:
 @registry.model("given")
 @dataclass(frozen=True, kw_only=True)
 class UserModuleSpec:
-    """Spec of a user's module; configurations store its class and shapes, and runs also its initial weights.
+    """Spec of a user's module. Configurations store the class and shapes; runs also store the initial weights.
 
     Attributes:
         class_name: name of the class, with its package.
@@ -138,10 +138,10 @@ class UserModuleSpec:
 
         Args:
             module: user's module.
-            strict: True raises an error if numbers of heads differ.
+            strict: False accepts other numbers of heads.
 
         Raises:
-            InputError: the module's parameters or numbers of heads differ from the spec's.
+            InputError: the module's parameters, or (with `strict`) numbers of heads, differ from the spec's.
         """
         other = UserModuleSpec.of(module)
         own, found = ({one.rpartition(" ")[0]: one.rpartition(" ")[2] for one in spec.shapes} for spec in (other, self))
