@@ -106,7 +106,7 @@ class AliasedCyclesSpec(AliasedSpec):
 class AliasedCyclesMixtureSpec(AliasedSpec):
     """A pool of equally likely HMMs with noisy cycles, in which state s usually emits symbol s mod V.
 
-    A held-out pool needs `first_component` >= `num_components` of the training pool.
+    Component m has cycle `first_component` + m; held-out and training pools must not share cycles.
 
     Source: this project.
     """

@@ -49,7 +49,7 @@ class PriorProcess(NamedTuple):
 
     Attributes:
         process: process that is assumed to generate the samples.
-        weight: prior probability, in `process`, of the components that generate the samples.
+        weight: total prior probability that `process` gives to the components that generate the samples.
     """
 
     process: Any

@@ -52,7 +52,7 @@ def uniform_noise(num_symbols: int, probability: float) -> Float64[Tensor, "symb
 def as_labelled(process: Process) -> LabelledHMM:
     """Convert an HMM to edge emissions: labelled[v, i, j] = emission[i, v] * transition[i, j].
 
-    State t of the result is state t + 1 of the HMM.
+    The result's state at time t is the HMM's state at time t + 1.
     """
     if isinstance(process, LabelledHMM):
         return process

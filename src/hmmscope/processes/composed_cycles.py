@@ -65,8 +65,8 @@ class ComposedCycles(Mixture):
 class ComposedCyclesSpec(NoisyCyclesSpec):
     """A pool of equally likely HMMs, chosen from the K^2 pairs of K noisy cycles and K balanced emission matrices.
 
-    In a balanced matrix each of V symbols is the most likely in S/V random states. Seeds are (seed, a) for cycle a,
-    (seed, b) for emission matrix b, and (seed, K) for the split into training and held-out pairs.
+    In a balanced matrix each of V symbols is the most likely in S/V random states. Cycle a depends on (seed, a)
+    only, emission matrix b on (seed, b), and the split into training and held-out pairs on (seed, K).
 
     Attributes:
         num_parts: number K of cycles, and of emission matrices.

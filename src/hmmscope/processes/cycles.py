@@ -116,7 +116,7 @@ def _generate(permutations_AS: Int64[Tensor, "action state"], order: int) -> boo
 
 
 def never_meeting_pairs(cycles_AS: Int64[Tensor, "action state"]) -> list[tuple[int, int]]:
-    """Return pairs of states that never meet under equal actions, even if each step may go backward."""
+    """Return pairs of states from which two copies never meet, given equal actions but free to step backward."""
     num_states = cycles_AS.shape[1]
     moves = [(cycle, cycle.argsort()) for cycle in cycles_AS]
     meeting_SS = torch.eye(num_states, dtype=torch.bool)

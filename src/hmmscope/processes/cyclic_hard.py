@@ -19,7 +19,7 @@ class CyclicHardSpec(CyclesSpec):
     stage 1: the name of the state, then stage 2;
     stage 2: a uniform random action, then stage 0
 
-    Symbols are the actions, then `*`, then the state names. Hidden state stage * num_states + s is the pair (s, stage).
+    Symbols are the actions, then `*`, then the state names. Hidden state (s, stage) has number stage * num_states + s.
 
     Attributes:
         prediction_rate: probability of `*` in stage 0; 1 / (sequence length) in [Limits].

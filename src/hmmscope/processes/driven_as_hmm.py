@@ -18,7 +18,7 @@ def augment(process: LabelledHMM, pairing: Literal["post", "pre"] = "post") -> H
 
     At time t, s is the state after (`post`) or before (`pre`) observation t. Observations keep their distribution.
 
-    Source: [Limits] Proposition A.1, with the transition of `pre` but the states of `post`.
+    Source: [Limits] Proposition A.1, which gives the states of `post` the transition of `pre`.
 
     Raises:
         InputError: the pairing is neither `post` nor `pre`.

@@ -17,8 +17,8 @@ from hmmscope.schema import require
 class FactoredMess3Spec:
     """Several parallel Mess3 processes (factors); the base-3 digits of a symbol are the factors' symbols.
 
-    Factors with the coupling ``independent`` do not interact. A factor's switch probability becomes `driven` when the
-    previous factor emits symbol 0 (``conditional``) or moves to state 0 (``hidden``). Without ``hidden`` coupling,
+    Factors with the coupling ``independent`` do not interact. The `switch` of a factor takes the value `driven` when
+    the previous factor emits symbol 0 (``conditional``) or moves to state 0 (``hidden``). Without ``hidden`` coupling,
     the belief is the product of the factors' beliefs.
 
     Source: after Shai et al. 2026.

@@ -118,7 +118,7 @@ class GeneralisedHMM(Process):
 
 
 def without_rounding(law: Float64[Tensor, "*batch symbol"]) -> Float64[Tensor, "*batch symbol"]:
-    """Set probabilities up to `ROUNDING` to zero, as sampling does."""
+    """Set probabilities up to 1e-12 (`ROUNDING`) to zero, as sampling does."""
     return law.masked_fill(law <= ROUNDING, 0.0)
 
 

@@ -34,7 +34,7 @@ _ATTEMPTS = 2**12
 class HeaderHMMs(HMMPerSample):
     """A new HMM for each sample, with a uniform initial state and other probabilities in multiples of 1/denominator.
 
-    A header lists all but the last numerator of each row. Exact predictions exist only in the layout `header`.
+    A header lists all but the last numerator of each row. Exact predictions need the dataset layout `header`.
     """
 
     stored_name = "ToldHMMs"
@@ -60,7 +60,7 @@ class HeaderHMMs(HMMPerSample):
         """Decode headers into a mixture of HMMs.
 
         Raises:
-            InputError: the number of entries is wrong, or a row is invalid.
+            InputError: the number of entries is wrong, or they encode no distributions.
         """
         assert self.header_format is not None
         if entries.ndim != 2 or entries.shape[1] != self.header_format.num_entries:

@@ -137,7 +137,7 @@ def texts(data: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def matched_by_name(start: Any, names: Sequence[str] | None, field: str = "symbols") -> Any:
-    """Return `start` with symbols or inputs in the order of `names`; raise InputError if `start` has other names."""
+    """Return the HMM `start` with symbols (or inputs) in the order of `names`; raise InputError if it has others."""
     own = getattr(start, field, None)
     if own is None or names is None or tuple(own) == tuple(names) or "emission" not in start.file_arrays:
         return start

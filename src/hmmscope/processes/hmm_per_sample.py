@@ -44,7 +44,7 @@ class HMMFamily(Protocol):
 class HMMPerSample(Process):
     """A process that draws a new HMM for each sample.
 
-    Sample n of the random stream with code c uses HMM n + 2^40 * c. Exact predictions are unknown.
+    Sample n uses HMM n + 2^40 * (code of the stream in `seeds.PURPOSES`). Optimal predictions have no closed form.
     """
 
     stored_name = "FreshHMMs"

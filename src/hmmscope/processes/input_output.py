@@ -93,7 +93,7 @@ class InputOutputHMM(Process):
     def given_inputs(
         self, observations: Int64[Tensor, "batch time"], inputs: object, mask_T: Bool[Tensor, " time"]
     ) -> tuple[Process, Int64[Tensor, "batch time"]]:
-        """Return a process with symbols (sequence start or not, input, observation), and the data as these symbols.
+        """Return a process whose symbols are triples (mask_T, input, observation), and the data as these symbols.
 
         Args:
             observations: Checked observations (batch, time); `num_symbols` where missing.
@@ -164,7 +164,7 @@ class InputOutputHMM(Process):
         The first U symbols are the inputs, and symbol U + v is observation v.
 
         Args:
-            policy, first: See `hmmscope.processes.policies.policy_rows`, where `seen` is the last observation.
+            policy, first: See `hmmscope.processes.policies.policy_rows`; the axis `seen` is the last observation.
             together: True returns a `LabelledHMM` that emits input u and observation v as the symbol u * V + v.
         """
         return (_as_pairs if together else _as_tokens)(self, policy, first)

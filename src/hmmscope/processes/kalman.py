@@ -242,7 +242,6 @@ def isotropic_means(
 
 
 def require_isotropic(process: LinearSystem) -> None:
-    """Raise InputError unless matrices are orthogonal and noise covariances are the identity."""
     eye = torch.eye(process.num_states, dtype=torch.float64)
     for name in ("transition", "output"):
         matrix = getattr(process, name)
@@ -268,7 +267,8 @@ def steady_step(process: LinearSystem, *, tolerance: float = 1e-14, max_steps: i
 def forgetting_factor(process: LinearSystem) -> float:
     """Compute the spectral radius of (1 - gain @ output) @ transition for the steady gain.
 
-    Each step shrinks errors in the mean by this factor, 1 - 1 / golden ratio for orthogonal matrices and unit noise.
+    In the long run each step multiplies an error in the mean by this factor. For orthogonal matrices and unit noise
+    it is 1 - 1 / golden ratio.
     """
     left = torch.eye(process.num_states, dtype=torch.float64) - steady_step(process).gain @ process.output
     return float(torch.linalg.eigvals(left @ process.transition).abs().max())
