@@ -49,8 +49,8 @@ class StudySpec:
         seeds: Number of trainings of each network, with different weights and samples.
         emission: "symbols" or "gaussian" (default: "gaussian" for fractional numbers, else "symbols").
         covariance_type: Covariances of Gaussian states: "diag", "full", "tied" or "spherical".
-        min_variance: Least variance of Gaussian densities, as a fraction of the coordinate's variance (default: that of
-            `RecordedVectors`, and at least .001 for HMMs).
+        min_variance: Least variance of Gaussian densities, as a fraction of each coordinate's variance (default: that
+            of `RecordedVectors`, but at least .001 in HMMs).
         split_seed: Seed of the split into training (8/10), validation (1/10) and test (1/10).
     """
 
@@ -91,7 +91,7 @@ class Prepared:
         source: The sequences before they are cut.
         data: All pieces.
         layout: Layout of a sample: a placeholder token, then a piece, so models also predict its first observation.
-        counting: Families of simple baselines, such as n-grams.
+        counting: Names of the simple baselines, such as "n-gram".
     """
 
     kind: ClassVar[type[HMM] | type[EmissionHMM]] = HMM

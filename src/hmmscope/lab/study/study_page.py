@@ -52,7 +52,7 @@ Tables = Mapping[str, Sequence[dict[str, Any]]]
 
 
 def intervals(num_pieces: int, num_sequences: int, num_all: int) -> str:
-    """Return the sentences on how intervals were computed.
+    """Return sentences on how the intervals of test losses were computed.
 
     Args:
         num_pieces: Number of test pieces.

@@ -90,7 +90,7 @@ def num_states(
     """Return a row for each number of states, with its fit, BIC, validation loss and, if it is chosen, the reason.
 
     Args:
-        searches: Record of the fit with each number of states, from `searched`.
+        searches: Statistics of each fit, such as its BIC, by number of states.
         validation: Validation losses of each HMM, by name.
         evidence_of: Function that returns the evidence (marginal likelihood) for a number of states, or None.
     """

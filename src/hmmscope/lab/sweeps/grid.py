@@ -326,7 +326,7 @@ def changing_grid(out: Path) -> Iterator[None]:
 
 
 def extend_folder(out: Path, points: list[GridPoint], *, shared: bool = False) -> None:
-    """Write points to grid.json; only a pool (`shared`) may already have others."""
+    """Write points to grid.json; raise RefusedError if a sweep (not `shared`) already has other points."""
     with changing_grid(out):
         before, data = _read_grid(out), _data(points)
         names = {point.name for point in points}

@@ -27,7 +27,7 @@ _WARM: set[type] = set()
 
 @dataclass(frozen=True)
 class RunTask(Task):
-    """The task of training one run; a lock ensures that only one process writes."""
+    """The task of training one run."""
 
     kind: ClassVar[str] = "run"
 
@@ -94,7 +94,7 @@ class RunTask(Task):
 
 
 def shorter(out: Path, config: RunConfig) -> Path | None:
-    """Return the longest finished run that equals `config` but for fewer steps; None unless the schedule is "wsd"."""
+    """For the schedule "wsd", return the longest finished run equal to `config` except for fewer steps; else None."""
     if config.training.schedule != "wsd":
         return None
     found = [
@@ -124,7 +124,7 @@ def _same_run(path: Path, config: RunConfig) -> bool:
 
 @contextmanager
 def taking_part(out: Path) -> Iterator[None]:
-    """Hold the shared lock of a sweep; if no other process holds it, first remove files that killed processes left."""
+    """Hold a sweep's shared lock; if no other process does, first remove leftovers of killed processes."""
     with disk.writing(out, 0):
         lock = disk.open_own(out / "lock", os.O_RDWR | os.O_CREAT)
     try:

@@ -28,7 +28,7 @@ def run_sweep(
         executor: Executor that runs the trainings.
         retries: Number of further attempts after a run has failed.
         watcher: Object that shows the progress.
-        shared: Whether the folder is a pool, which keeps other runs and has no table.
+        shared: Whether `out` is a pool, which may have runs outside `points` and has no table.
 
     Returns:
         The rows of the table, including failed runs.

@@ -26,7 +26,7 @@ SILENT = 600.0
 def table_rows(out: Path, points: Sequence[GridPoint]) -> list[dict[str, Any]]:
     """Return a row per point: ``run``, varied values, ``seed``, ``state``, ``reason``, and the summary of the run.
 
-    The state of a finished run may also be "damaged" or, without checksums, "unsealed".
+    The state is that of `RunTask`, "damaged", or "unsealed" (finished without checksums).
     """
     rows = []
     for point in points:
@@ -78,7 +78,7 @@ def _digest(task: RunTask) -> str | None:
 
 
 def table_text(rows: Sequence[dict[str, Any]]) -> list[str]:
-    """Return the lines of the table as text (varied values, state, loss, optimum, excess), then reasons of failures."""
+    """Return the table as lines of text, then the reasons of rows that have one."""
     if not rows:
         return ["no runs"]
     last = ("state", "loss", "bayes_loss", "excess", "excess_low", "excess_high")

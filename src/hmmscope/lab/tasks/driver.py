@@ -42,7 +42,7 @@ class Executor(Protocol):
 
 
 class InProcessExecutor:
-    """Executor that runs tasks in this process, one after the other; signals interrupt the work directly."""
+    """Executor that runs tasks in this process, one after the other."""
 
     def __init__(self, *, quiet: bool) -> None:
         self._quiet = quiet
@@ -80,7 +80,7 @@ class ProgressListener:
         """Receive the outcome of a failed attempt; `again` is true if the task will be retried."""
 
     def at_work(self, beats: dict[str, Heartbeat]) -> None:
-        """Receive the heartbeats of running tasks from time to time."""
+        """Receive the progress of running tasks from time to time."""
 
 
 def do_tasks(

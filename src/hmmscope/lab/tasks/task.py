@@ -106,7 +106,7 @@ class Task(ABC):
     def heartbeat(self, silent: float | None = None) -> "Heartbeat":
         """Return the task's step, the seconds since its files last changed, and the process that runs it.
 
-        `silent` is that number of seconds from a `StallTimer`; by default, modification times give it.
+        `silent` gives the seconds, from a `StallTimer` (default: from the files' modification times).
         """
         if silent is None:
             silent = time.time() - max((changed for changed, _ in self.signs()), default=0) / 1e9

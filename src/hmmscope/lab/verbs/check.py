@@ -21,7 +21,7 @@ def check(options: CheckOptions) -> int:
         Exit code: 0 if everything agrees, 5 if the installation lacks a requirement.
 
     Raises:
-        InputError: `run` is given without a submission or with other folders, or `compile` with folders.
+        InputError: `run` is given without folders or with one that is no submission, or `compile` with folders.
         DamagedError, RefusedError: A folder is damaged or has no checksums; see `verify`.
     """
     for folder in options.folders:

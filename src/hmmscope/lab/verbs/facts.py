@@ -57,13 +57,13 @@ class FactOptions:
 
     Attributes:
         block_entropies: Length of the longest block, in observations.
-        observability: Largest number k of observations for the observability gamma_k.
+        observability: Largest number of observations for `hmmscope.inference.observability`.
         memory: Longest memory of the evaluated predictors, in observations.
-        horizon: Number of observations after which the errors for `memory` are measured; zero chooses it by cost.
+        horizon: Number of observations after which the errors for `memory` are measured; 0 means at most `memory` + 16.
         mixing: Whether to compute the mixing time.
         mixed_states: Largest number of mixed states (reachable belief states).
         ngram_baselines: "NxL" for n-gram baselines in prompts of N demonstrations of length L; empty for none.
-        samples, seed: Number of sampled sequences, and their seed.
+        samples, seed: Number and seed of sequences sampled if exact computation costs too much.
     """
 
     block_entropies: int = 0

@@ -20,7 +20,7 @@ class FolderKind:
         holds: Function (names of files in a folder) -> True if the names show this type.
         file: Name of a file that only folders of this type have, for folders without checksums; empty if none.
         recompute: Function (path) -> lines on the recomputed numbers; raises DamagedError if a stored one differs.
-        check: Function (path) -> line for the user, report on files; for folders that never have checksums.
+        check: Function (path) -> (line for the user, `SealReport`); for folders that never have checksums.
         check_model: Function (path, model file or None) -> line for the user; for benchmark submissions.
     """
 

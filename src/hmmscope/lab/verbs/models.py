@@ -19,7 +19,7 @@ from hmmscope.storage.rundir import RunDir
 
 
 def load_model(name: str) -> tuple[Any, Controls | None]:
-    """Return the model (or `name` for a run folder), and the function in FILE.py that builds controls, or None."""
+    """Return the model (or `name` for a run folder), and FILE.py's function that makes untrained models, or None."""
     path, attribute = split_name(name)
     if attribute:
         return _made_by(Path(path), attribute)

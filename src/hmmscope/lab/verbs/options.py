@@ -198,7 +198,7 @@ class SampleOptions(OverrideOptions):
 class InferOptions(SequenceInputOptions, OverrideOptions):
     """exact inference: properties of a process, or answers about sequences
 
-    Options outside the groups "questions about ..." apply to both uses.
+    Options that are not under "questions about ..." apply with and without sequences.
     """
 
     audience = DATA
@@ -294,7 +294,7 @@ class StudyOptions(SequenceInputOptions, OverrideOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class AnalyseOptions(SequenceInputOptions, OverrideOptions):
-    """run an instrument on a trained model or your own module, or export the model to Hugging Face"""
+    """run a measurement (instrument) on a trained model or your own module, or export the model to Hugging Face"""
 
     audience = MODEL
     examples = (

@@ -63,7 +63,7 @@ def read_folder(folder: Path) -> ExperimentFolder:
 
 
 def page_place(out: str, made: str | None = None) -> Path:
-    """Return `out` if a page can be written there: in an existing folder, or in the folder `made`, created later."""
+    """Return `out` if a page can be written there; its folder must exist or be created with the folder `made`."""
     if Path(out).suffix not in (".html", ".htm"):
         raise InputError(f"out: must end in .html, got {out!r}")
     refuse_special(Path(out))

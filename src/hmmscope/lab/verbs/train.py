@@ -70,7 +70,7 @@ def _own(name: str, overrides: Mapping[str, str]) -> Any:
 def run_config(source: str, overrides: dict[str, str], reading: Mapping[str, Any] | None = None) -> RunConfig:
     """Return the configuration from `source`: a YAML file, a run folder, a preset, a process, or sequences.
 
-    A file of sequences is read with the options `reading`, and its sequences set the default length.
+    Only a file of sequences is read with the options `reading`.
     """
     found = _run_config(source, overrides, reading or {})
     of_file = isinstance(found.process, DataSpec) or (isinstance(found.process, ObjectSpec) and os.path.isfile(source))
