@@ -246,7 +246,7 @@ def _function(model: Any) -> Any:
 
 
 def require_signature(model: Any) -> None:
-    """Raise InputError for a module that needs unknown arguments besides tokens."""
+    """Raise InputError if a module requires arguments besides tokens whose values are not given."""
     inside = getattr(model, "adapted", None)
     if not isinstance(model, AdaptedModule):
         _arguments(model, None, {})
@@ -271,7 +271,7 @@ def raw_logits(output: Any) -> Any:
 
 
 def described_output(output: Any) -> str:
-    """Describe an output without logits for an error message, and how to name its logits."""
+    """Describe an output without logits for an error message."""
     logits = raw_logits(output)
     if isinstance(logits, Tensor):
         return str(tuple(logits.shape))
@@ -346,7 +346,6 @@ def title_of(model: Any) -> str:
 
 
 def called_title(model: nn.Module) -> str:
-    """Return the model's title; if adapted, with a hint to `adapt(call=...)`."""
     own = False
     for shell in (named_module(model), getattr(model, "module", None), getattr(model, "call", None)):
         own |= isinstance(shell, AdaptedModule) and isinstance(shell.call, _Call) and shell.call._call is not None

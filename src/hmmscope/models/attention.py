@@ -98,7 +98,7 @@ class KeyValues:
 
 
 class RotaryTable:
-    """Cached cosines and sines of position * base^(-2i / head width) for coordinate pairs i."""
+    """Cached cosines and sines of the angle position * `base`^(-2i / `head_width`) of each coordinate pair i."""
 
     def __init__(self, head_width: int, base: float) -> None:
         self.head_width, self.base = head_width, base

@@ -63,7 +63,7 @@ class ModelIO:
         num_outputs: number of logits, or of regression coordinates.
         vocab_size: number of input tokens, or None for vectors.
         input_width: number of coordinates of an input vector, or None for tokens.
-        max_length: largest number of positions of an input; required by learned positions and input features.
+        max_length: largest number of positions of an input; required by learned positions and `input_features`.
         feedback_width: number of extra inputs at each position (block chain-of-thought).
     """
 
@@ -279,8 +279,8 @@ def described(tensor: Tensor) -> str:
 def initialise(model: nn.Module, generator: torch.Generator, *, num_residual_writes: int) -> None:
     """Initialize normal weights of variance 1/fan-in, zero biases, and embeddings of standard deviation 0.5.
 
-    Weights named ``out`` are divided by sqrt(num_residual_writes). Standard deviations are 0.02 for ``head``, 0.5 for
-    ``features`` and ``feedback``.
+    Weights of the layers ``out``, which write to the residual stream, are divided by sqrt(num_residual_writes).
+    Standard deviations are 0.02 for the output layer ``head``, 0.5 for the input layers ``features`` and ``feedback``.
     """
     for name, module in model.named_modules():
         if isinstance(module, nn.Embedding):

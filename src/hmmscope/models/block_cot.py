@@ -20,7 +20,7 @@ def feedback_width(num_outputs: int) -> int:
 
 
 def num_blocks(num_columns: int, block_length: int) -> int:
-    """Return the number of passes of the naive algorithm of `block_outputs`, ceil((num_columns - 1) / block_length)."""
+    """Return the number of blocks in `num_columns` positions; the first block has block_length + 1 positions."""
     return max(1, -(-(num_columns - 1) // block_length))
 
 

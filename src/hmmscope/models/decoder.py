@@ -22,7 +22,7 @@ from hmmscope.schema import require
 class DecoderSpec:
     """A GPT-style Transformer decoder.
 
-    x_0 = embedding(inputs) + features(position) + position vector;
+    x_0 = embedding(inputs) + linear(input_features(position)) + position vector;
     x <- x + dropout(attention(norm(x)));  x <- x + dropout(mlp(norm(x))) in each of `num_layers` blocks;
     outputs = head(norm(x))
 
@@ -71,9 +71,9 @@ class DecoderSpec:
         return Decoder(self, model_io, generator)
 
     def cost(self, model_io: ModelIO, columns: int, *, device: str = "cpu", mixing: "Mixing | None" = None) -> Cost:
-        """Compute the cost on samples of `columns` positions; `mixing` replaces the cost of attention.
+        """Compute the cost on samples of `columns` positions.
 
-        On a CPU, the cost includes the stored attention weights of short inputs.
+        `mixing` replaces the FLOPs and stored activations of attention, per position and layer.
         """
         d, normed, mlp = self.width, self.norm == "pre", not self.attention_only
         hidden, norm, dropped = self.mlp_ratio * d, 2 * d * normed, self.dropout > 0
@@ -348,7 +348,7 @@ def input_features(
 def sinusoids(
     positions: Int64[Tensor, "*batch time"], width: int, dtype: torch.dtype
 ) -> Float[Tensor, "*batch time width"]:
-    """Return sines, then cosines, of position * 10000^(-2i / width) (Vaswani et al. 2017)."""
+    """Return sines, then cosines, of position * 10000^(-2i / width) for 0 <= i < width / 2 (Vaswani et al. 2017)."""
     rates = 10000.0 ** (-torch.arange(0, width, 2, device=positions.device, dtype=torch.float64) / width)
     angles = positions[..., None].double() * rates
     return torch.cat([angles.sin(), angles.cos()], -1).to(dtype)

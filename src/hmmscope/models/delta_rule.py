@@ -32,7 +32,7 @@ class DeltaRuleSpec:
         width: width of the residual stream; a multiple of num_heads.
         mlp_ratio: hidden width of the MLP divided by `width`.
         gated: True learns a_t, otherwise a_t = 1.
-        negative: True allows eigenvalues a_t (1 - b_t) in (-1, 1) instead of (0, 1).
+        negative: True allows eigenvalues a_t (1 - b_t) of the transition S_{t-1} -> S_t in (-1, 1) instead of (0, 1).
 
     Source: Yang et al. 2024 (arXiv:2406.06484, 2412.06464); for `negative` Grazzi et al. 2025 (arXiv:2411.12537).
     """
@@ -67,10 +67,10 @@ class DeltaRuleSpec:
 class DeltaRule(Mixer):
     """Mixer of `DeltaRuleSpec`, computed in chunks.
 
-    Let u_t = b_t (v_t - a_t S_{t-1}^T k_t), A_tj = a_{j+1} ··· a_t, A_t = the product of all a up to a_t in the chunk,
-    and S the state before the chunk. Then
+    Let S be the state before the chunk, A_t the product of the chunk's a up to a_t, and A_tj = a_{j+1} ··· a_t. The
+    vectors u_t = b_t (v_t - a_t S_{t-1}^T k_t) of the chunk solve a triangular system:
 
-        u_t = b_t (v_t - A_t S^T k_t) - b_t Σ_{j<t} A_tj (k_t·k_j) u_j, a triangular system;
+        u_t = b_t (v_t - A_t S^T k_t) - b_t Σ_{j<t} A_tj (k_t·k_j) u_j
         S_t = A_t S + Σ_{j≤t} A_tj k_j u_j^T
     """
 
