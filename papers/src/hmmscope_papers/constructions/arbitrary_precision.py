@@ -48,11 +48,10 @@ class PreciseBeliefs(Shown):
     """Beliefs computed with p-bit numbers, and their errors.
 
     Attributes:
-        beliefs: Beliefs (position, state), rounded to float64. Position 0 is `start_S` of `BeliefOperators`, mapped by
-            `read_OS`.
+        beliefs: Beliefs (position, state), rounded to float64; position 0 is before o_1, see `BeliefOperators`.
         errors: Largest absolute error of the belief (position,).
-        window_errors: Largest error of a matrix product, divided by the sum of its exact entries (layer,).
-        sums: Sum of the vector x after part 1 of `normaliser` (position,).
+        window_errors: Largest error in products of up to 2^l matrices, divided by the product's exact sum (layer l,).
+        sums: Sum of the unnormalised belief, after its scaling to [1, 3] (position,).
         log_likelihoods: ln P(o_1 .. o_t) (position,).
         bits: Number of bits p.
         error_bound: The theorem's bound e^-T.
@@ -118,7 +117,7 @@ class FilterInBits(Shown):
         hmm: HMM of n states; c is the least product of a transition and an emission probability.
         product: "gelu" (the theorem) or "exact".
         variant: "residual" (the theorem) or "disjoint"; see `limits_theorem5_3`.
-        exponents: Exponents of C in `normaliser`: "real", or the paper's misprint "floor".
+        exponents: Exponents of C in module `normaliser`: "real", T / 2^k, or "floor", the misprint floor(T / 2^k).
         least: Lower bound 1/C on every P(o_t | o_1 .. o_{t-1}) (default: c).
 
     Raises:

@@ -19,7 +19,7 @@ class DeterministicRNN(Constructed):
 
     Attributes:
         system: Initial vector, and a matrix per symbol.
-        scale: Scale α.
+        scale: Number α; hidden states contain vector_t + α/2.
         num_blocks: Number of different tokens.
         rnn: One-layer ReLU `torch.nn.RNN`.
         decoder: Map from the hidden state to the system's vector.

@@ -78,7 +78,7 @@ def rounded_vectors(
         bits: Precisions p.
         product: "gelu", "relu01" or "bilinear", see `limits_theorem5_2`.
         eta: Tolerated attention error, which sets the attention gain γ (default: 2^-p).
-        gelu_scale: Scale λ of `gelu_product` (default: 2^(p/3), rounded to a power of two).
+        gelu_scale: Divisor λ of GeLU's inputs in `gelu_product` (default: 2^round(p/3)).
 
     Raises:
         InputError: A value is out of range, or the processes have different sizes.

@@ -20,7 +20,7 @@ from hmmscope_papers.constructions.multitask_positions import PositionCode
 
 
 def prediction_bound(layout: ResidualLayout, learning_rate: float, num_steps: int) -> float:
-    """Return the bound ‖x‖ sqrt(rate T) on |W_a . x| after T steps, for rate <= 1 / `LeastSquares.largest`."""
+    """Bound |W_a . x| after T steps by ‖x‖ sqrt(rate T), if rate <= n / (largest eigenvalue of sum_c x_c x_c^T)."""
     size = 1 if layout.features == "tabular" else layout.memory_length
     return math.sqrt(size * learning_rate * num_steps)
 
@@ -88,8 +88,8 @@ def ridge_head(
 def prediction_heads(layout: ResidualLayout, code: PositionCode, bound: float, dtype: torch.dtype) -> AttentionHeads:
     """Build a head for each label entry a and sign s; together they write W x for the window x of each position.
 
-    not causal: score[r, c] = s W_a(c) . x_r, averaged over all c, which store the same W;     value[c] = s
-    causal:     score[r, c] = s W_a(r) . x_c, zero unless c = r (for |W_a . x| <= 2 `bound`);  value[c] = s
+    not causal: score[r, c] = s W_a(c) . x_r, averaged over all c, which store the same W;                  value[c] = s
+    causal:     score[r, c] = s W_a(r) . x_c if c = r, else negative (requires |W_a . x_c| <= 2 `bound`);  value[c] = s
     """
     weights_QF, x_rows = _weight_rows(layout), layout.query_rows
     features, num_heads = torch.arange(layout.num_features), 2 * layout.num_labels

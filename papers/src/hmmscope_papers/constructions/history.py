@@ -35,7 +35,7 @@ def copying_head(
     shift: int,
     copies: list[tuple[str, str]],
 ) -> AttentionHeads:
-    """Build a softmax head that copies blocks (source, target) `shift` positions left of that in `read_position`."""
+    """Build a softmax head that copies blocks from position p - `shift`; block `read_position` holds p's vector."""
     width = layout.subspaces.width
     own, read = layout.rows("position"), layout.rows(read_position)
     query, key = (torch.zeros(1, len(own), width, dtype=torch.float64) for _ in range(2))

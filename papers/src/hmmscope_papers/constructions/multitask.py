@@ -35,7 +35,7 @@ class MultiTaskOptions:
         causal: True for decoder-only attention, where each position regresses on the samples to its left.
         ridge: Weight of the penalty (ridge / 2) ‖W‖².
         features: "window" (concatenated one-hots) or "tabular" (one-hot of the window).
-        positions: "column": one vector per position; "slot": copied tokens also carry their position vectors;
+        positions: "column": (cos, sin) of an angle proportional to the position; "slot": same, copied with tokens;
             "absolute": random vectors (Theorem 1 only).
         position_width, position_seed: Size and seed of absolute vectors.
         num_heads: Number of heads of a gradient layer (default: two per label entry); fewer omit part of the gradient.
@@ -118,7 +118,7 @@ def multitask_theorem2(
     """Build the Transformer of [MultiTask] Theorem 2, which predicts the next `num_futures` symbols jointly.
 
     It differs from `multitask_theorem1` (see there for other arguments): 1 + ceil(log2 k) layers gather the next k
-    symbols, and an MLP forms their joint one-hot. Output entry sum_m a_m V^(k-m) is P(a_1 .. a_k).
+    symbols, and an MLP forms their joint one-hot. P(a_1 .. a_k) is the output at index sum_m a_m V^(k-m).
 
     Source: [MultiTask] Theorem 2.
 

@@ -13,14 +13,14 @@ from hmmscope_papers.constructions.multitask_layout import Prompt, ResidualLayou
 
 @dataclass(frozen=True, repr=False)
 class ExactBlockValues(Shown):
-    """Exact contents of the blocks of the residual stream for given tokens.
+    """Exact contents of residual-stream blocks for given tokens.
 
     Attributes:
         layout, prompt: Layout and prompt of the network.
         tokens: Tokens (batch, position), which may be a prefix of the prompt.
         learning_rate: Step size.
         num_samples: Number n by which gradients are divided.
-        ridge: Ridge penalty.
+        ridge: Weight of the penalty.
     """
 
     layout: ResidualLayout

@@ -85,7 +85,7 @@ class ResidualLayout:
         joint_labels: True if the label is the joint one-hot of all futures.
         causal: True if attention is causal.
         features: "window" (concatenated one-hots) or "tabular" (one-hot of the window).
-        positions: "slot" if each slot also carries its position vector, else "column" or "absolute".
+        positions: "column", "slot" or "absolute"; see `MultiTaskOptions`.
         position_width: Size of a position vector.
     """
 
@@ -147,7 +147,7 @@ class ResidualLayout:
 
     @property
     def width_formula(self) -> int:
-        """Width with window features and no causal mask; [MultiTask] Theorem 1: (V+1)(L+1) + 4 + V^2 L + V."""
+        """Width if not causal, with window features: (V+1)(L+1) + 4 + V^2 L + V in [MultiTask] Theorem 1."""
         size, slots = self.num_symbols, self.memory_length + self.num_futures
         labels = self.num_labels * (2 if self.joint_labels else 1)
         carried = 2 * (slots - 1) if self.positions == "slot" else 0
@@ -155,13 +155,13 @@ class ResidualLayout:
 
     @property
     def sample_blocks(self) -> list[str]:
-        """Names of the blocks of a sample's window, the most recent first."""
+        """Names of a sample's window blocks, most recent first."""
         first = self.num_futures if self.causal else 0
         return [f"slot-{first + slot}" for slot in range(self.memory_length)]
 
     @property
     def label_blocks(self) -> list[str]:
-        """Names of the blocks of a sample's label, the next symbol first."""
+        """Names of a sample's label blocks, next symbol first."""
         if self.causal:
             return [f"slot-{self.num_futures - 1 - m}" for m in range(self.num_futures)]
         return [f"future-{m + 1}" for m in range(self.num_futures)]
