@@ -51,7 +51,7 @@ INSTRUCTIONS = (
 
 
 def processor(path: str = "/proc/cpuinfo") -> dict[str, Any]:
-    """Return name, family, model, stepping and `INSTRUCTIONS` of the processor; None for unknown values."""
+    """Return the processor's name, family, model, stepping and fast instruction sets; None for unknown values."""
     facts: dict[str, str] = {}
     try:
         with open(path) as lines:
@@ -72,7 +72,7 @@ def processor(path: str = "/proc/cpuinfo") -> dict[str, Any]:
 
 
 def machine() -> dict[str, Any]:
-    """Return the date and the properties that timings depend on; "instructions" and "gpu" may be None."""
+    """Return date, processor, cores, versions and GPU, as context of timings; unknown or absent ones are None."""
     import torch
 
     return {

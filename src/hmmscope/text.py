@@ -51,7 +51,7 @@ def say(*parts: object, end: str = "\n", flush: bool = False) -> None:
     """Print text; escape control characters, and characters that standard output cannot encode.
 
     Raises:
-        NobodyReadsError: The reader has closed standard output, and the call is not inside `whatever_is_heard`.
+        NobodyReadsError: Standard output is closed, and the call is not inside `whatever_is_heard`.
     """
     text = visible(" ".join(map(str, parts))) + end
     with heard():
@@ -70,10 +70,10 @@ def tell(line: str) -> None:
 
 @contextmanager
 def heard() -> Iterator[None]:
-    """Discard text printed in the ``with`` block if standard output is closed, inside `whatever_is_heard`.
+    """Inside `whatever_is_heard`, end the ``with`` block without an error if standard output is closed.
 
     Raises:
-        NobodyReadsError: The reader has closed standard output, and the block is not inside `whatever_is_heard`.
+        NobodyReadsError: Standard output is closed, and the block is not inside `whatever_is_heard`.
     """
     try:
         yield
@@ -87,7 +87,7 @@ def heard() -> Iterator[None]:
 
 @contextmanager
 def whatever_is_heard() -> Iterator[None]:
-    """Let work in the ``with`` block, such as training, continue when the reader of standard output has closed it."""
+    """Let work in the ``with`` block, such as training, continue when standard output is closed."""
     token = _going_on.set(True)
     try:
         yield
@@ -132,7 +132,7 @@ ROUNDED = 2e-6
 
 
 def in_digits(value: float, low: float, high: float, *, least: int = 2, unit: str = "") -> str:
-    """Format a value and its interval as ``0.91 [0.84, 0.95]``, with at least `least` decimals."""
+    """Format a value and its interval as ``0.91 [0.84, 0.95]``; narrow intervals get more than `least` decimals."""
     decimals = least
     while high - low >= ROUNDED and high - low < 2 * 10.0**-decimals:
         decimals += 1

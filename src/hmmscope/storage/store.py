@@ -129,7 +129,7 @@ def read_tensors(path: Path, *, limit: int = 1 << 40, managed: bool = False) -> 
 
     Raises:
         InputError: See `read_json`.
-        DamagedError: The file is malformed or has another format.
+        DamagedError: The file is not a complete safetensors file.
     """
     return parse_tensors(disk.read_bytes(path, managed=managed, limit=limit), str(path))
 

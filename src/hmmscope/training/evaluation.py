@@ -20,8 +20,8 @@ class Evaluation:
     """Evaluation of a model during training, always on the same samples.
 
     Args:
-        dataset: Dataset of the "evaluate" stream.
-        spec: Training spec, with the number of samples.
+        dataset: Dataset whose first `spec.evaluate_samples` samples are used.
+        spec: Training spec.
 
     Raises:
         InputError: All observations of the samples are missing.

@@ -32,7 +32,7 @@ class SingleProcess:
     """Training in one process; autograd adds the gradients of the batch's parts in order.
 
     Attributes:
-        world: Participating processes.
+        world: Group of participating processes.
         forward: The model, possibly compiled or wrapped.
         in_parts: True if forward passes need all processes.
         before_update: Function called after the gradient is computed and before any state changes.
@@ -114,8 +114,7 @@ class BitExactParallel(SingleProcess):
 
     gradient = ((g_0 + g_1) + g_2) + ...
 
-    Process r computes and holds the k = accumulation_steps / processes gradients from g_{r k} on, and sends k + 1
-    gradients per step.
+    Process r computes and holds k = accumulation_steps / processes gradients, g_{rk} to g_{rk + k - 1}.
 
     Raises:
         InputError: The number of processes does not divide `accumulation_steps`.
@@ -161,8 +160,8 @@ class BitExactParallel(SingleProcess):
 class DDPUpdates(SingleProcess):
     """DistributedDataParallel: each process computes gradients of a part of the batch, and all-reduce averages them.
 
-    Results differ from those of one process by rounding. The first backward pass runs twice, because torch regroups
-    the gradients after it; otherwise a resumed run would round differently.
+    Results differ from those of one process by rounding. Torch regroups gradients after the first backward pass, which
+    changes rounding; repeating this pass makes resumed runs bit-identical.
     """
 
     def __init__(self, model: SequenceModel, spec: TrainingSpec, world: ProcessGroup) -> None:

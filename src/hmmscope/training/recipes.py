@@ -11,7 +11,7 @@ LIMITS_BATCH = {1: 1024, 2: 1024, 3: 1024, 4: 512, 5: 512, 6: 256, 7: 256}
 def doubling_curriculum(num_layers: int, length: int, *, deepest: int = 7) -> tuple[int, ...]:
     """Return the sample length of each stage s = 0 .. deepest - num_layers: min(2^(num_layers + s), length).
 
-    Source: [Limits] §4.2 and App. C.1.
+    `deepest`: number of layers of the deepest Transformer. Source: [Limits] §4.2 and App. C.1.
     """
     require(1 <= num_layers <= deepest, "num_layers", f"must be in [1, {deepest}]", num_layers)
     return tuple(min(2 ** (num_layers + stage), length) for stage in range(deepest + 1 - num_layers))

@@ -19,13 +19,13 @@ def _text(value: Any) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingSpec:
-    """Hyperparameters of training on the "train" stream: new samples at every step, or epochs of a fixed set.
+    """Hyperparameters of training on new samples at every step, or on epochs of a fixed set (stream "train").
 
     Attributes:
         num_steps: Number of optimiser steps.
         batch_size: Number of samples per step.
         num_trajectories: Number of samples in a fixed training set; 0 for new samples at every step.
-        epoch_steps: Steps per epoch of new samples; 0 for a single epoch.
+        epoch_steps: Steps per epoch if `num_trajectories` is 0; 0 for a single epoch.
         schedule: Learning-rate schedule: "cosine" (decays to `final_fraction`), "halving" (every `halve_every`
             epochs), "constant" or "wsd" (constant, then linear to zero).
         learning_rate: Peak learning rate.
@@ -33,7 +33,7 @@ class TrainingSpec:
         warmup_from: Learning rate at the first step of "halving".
         halve_every: Number of epochs between halvings of the learning rate.
         final_fraction: Learning rate at the last step of "cosine", as a fraction of the peak.
-        optimizer: Name in torch.optim, such as "sgd"; with `TrainOptions.optimizer`, the full name of that function.
+        optimizer: Lower-case name in torch.optim, such as "sgd", or full name of the function `TrainOptions.optimizer`.
         optimizer_options: Further options of the optimizer, such as "momentum=0.9".
         betas, epsilon: Parameters of optimizers of the Adam family.
         weight_decay: Weight decay, as the optimizer defines it.
@@ -43,15 +43,14 @@ class TrainingSpec:
         curriculum: Length of the samples in each stage; the stages divide the training equally.
         block_length: Number of positions after which the model reads its own prediction (block chain-of-thought); 0
             for never.
-        block_algorithm: Algorithm of block chain-of-thought, "two-phase" or "naive"; see
-            `hmmscope.models.block_cot.block_outputs`.
+        block_algorithm: "two-phase" or "naive"; see `hmmscope.models.block_cot.block_outputs`.
         accumulation_steps: Number of parts of a batch, with gradients added in order; the number changes the rounding.
         parallel: Method for several processes: "exact" (bit-identical to one process), "ddp" or "fsdp".
         precision: "float32", "tf32" (on a GPU) or "bfloat16" (torch autocast; in the compiled engine, linear maps of
             bfloat16 numbers with float32 sums).
         compile: True uses torch.compile.
         deterministic: True raises an error for nondeterministic operations.
-        evaluate_every: Number of steps between evaluations on the "evaluate" stream; 0 for no evaluations.
+        evaluate_every: Number of steps between evaluations on held-out samples (stream "evaluate"); 0 for no evaluations.
         evaluate_samples: Number of samples per evaluation.
         checkpoint_every: Number of steps between checkpoints; only the newest two are kept.
         num_log_checkpoints: Number of permanent checkpoints, log-spaced from step 1 to the last step; 0 for none.

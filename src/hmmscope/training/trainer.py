@@ -36,7 +36,7 @@ LONG_STEP = 2e10
 
 
 class BatchSchedule:
-    """Schedule of the batch of each training step.
+    """Samples and target of each step, at the curriculum's length.
 
     Args:
         dataset: Full-length training samples.
