@@ -50,7 +50,7 @@ class TrainingSpec:
             bfloat16 numbers with float32 sums).
         compile: True uses torch.compile.
         deterministic: True raises an error for nondeterministic operations.
-        evaluate_every: Number of steps between evaluations on held-out samples (stream "evaluate"); 0 for no evaluations.
+        evaluate_every: Number of steps between evaluations on held-out samples (stream "evaluate"); 0 for none.
         evaluate_samples: Number of samples per evaluation.
         checkpoint_every: Number of steps between checkpoints; only the newest two are kept.
         num_log_checkpoints: Number of permanent checkpoints, log-spaced from step 1 to the last step; 0 for none.
