@@ -18,7 +18,7 @@ class PositionCode(Shown):
 
     Attributes:
         table: Vectors v_r (position, coordinate).
-        angle: Rotation per position; None if the code has no rotating pair.
+        angle: Angle between neighbouring vectors of a rotating pair, in radians; else None.
         closeness: 1 minus the largest inner product of two different vectors.
     """
 
@@ -42,7 +42,7 @@ class PositionCode(Shown):
         return gap / self.closeness
 
     def leak(self, gap: float) -> float:
-        """Return 2 sum_{m >= 1} exp(-`inverse_temperature` * (1 - cos(m angle))), a bound on wrong softmax weight."""
+        """Bound the softmax weight on wrong positions, for scores β cos(m angle) at distance m; β = `gap` / `closeness`."""
         assert self.angle is not None
         steps = np.arange(1, len(self.table))
         return float(2 * np.exp(-self.inverse_temperature(gap) * (1 - np.cos(steps * self.angle))).sum())

@@ -170,7 +170,7 @@ def dense_layers(schedule: Schedule, num_states: int, gelu_scale: float) -> list
     Args:
         schedule: Stages; C^T must fit in float64.
         num_states: Number of states n.
-        gelu_scale: Scale λ of `gelu_product`.
+        gelu_scale: Number λ by which `gelu_product` divides its factors.
 
     Raises:
         InputError: C^T overflows.

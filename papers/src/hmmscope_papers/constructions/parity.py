@@ -27,8 +27,8 @@ def delta_rule_parity(*, dtype: torch.dtype = torch.float32) -> Decoder:
         dtype: Number type of the weights.
 
     Returns:
-        A model of the tokens 0, 1 and 2 (placeholder). Its outputs are the logits of an even and an odd number of ones.
-        It raises InputError if the first token is not the placeholder.
+        A model of the placeholder 2, then bits. Its outputs are the logits of an even and an odd number of ones. It
+        raises InputError if the first token is not the placeholder.
     """
     spec = DeltaRuleSpec(num_layers=1, num_heads=1, width=8, mlp_ratio=1, gated=False, negative=True)
     model = spec.build(ModelIO(num_outputs=2, vocab_size=3), torch.Generator().manual_seed(0)).to(dtype)

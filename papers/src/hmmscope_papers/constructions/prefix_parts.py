@@ -47,13 +47,13 @@ def tight_gain(length: int, eta: float) -> float:
 
 
 def best_gelu_scale(dtype: torch.dtype) -> float:
-    """Return the power of two nearest to 2^(p/3) for p significand bits; it balances truncation and rounding errors."""
+    """Return the λ that balances errors of `gelu_product`: the power of two nearest to 2^(p/3), for p significand bits."""
     bits = 1 - math.log2(torch.finfo(dtype).eps)
     return 2.0 ** round(bits / 3)
 
 
 def paper_gelu_scale(num_states: int, eta: float) -> float:
-    """Return the least power of two λ >= M² sqrt(2n/(3η)) for |factors| <= M = 2.
+    """Return the λ of `gelu_product` for factors up to M = 2: the least power of two >= M² sqrt(2n/(3η)).
 
     Source: [Limits] Lemma D.1; the paper's "small λ" is a misprint.
     """
@@ -65,8 +65,8 @@ def error_bounds(system: DrivenSystem, num_layers: int, *, eta: float, gadget_er
 
     ε_l <= ε_{l-1} (c + nδ) + r δ + n ε',   δ = (1 + η) ε_{l-1} + η
 
-    n is the number of states, r and c bound row and column sums (`system.sums`); ε' is the error of one product of
-    numbers.
+    n is the number of states; r and c bound row and column sums of matrix products (`system.sums`); `gadget_error` ε' is
+    the error of a product of two numbers.
     Source: [Limits] E.42 with Lemma D.6, including the residual connection.
     """
     n, (rows, columns) = system.num_states, system.sums
@@ -176,7 +176,7 @@ class OffsetHead(nn.Module):
 
 
 class ProductMLP(nn.Module):
-    """A two-layer network that multiplies two matrices per position and clears inputs.
+    """A two-layer network that multiplies the matrices `current` and `previous` at each position.
 
     With target = current:   current += current @ (previous - I),  previous -= previous
     otherwise:               target += current @ previous,  previous -= previous,  current -= current
@@ -238,7 +238,7 @@ class ProductMLP(nn.Module):
         return update
 
     def products(self, current: Tensor, previous: Tensor) -> Tensor:
-        """Return current @ (previous - I); current @ previous if `product` is "relu01" or `target` is not `current`."""
+        """Return current @ previous, minus current if `target` is `current` and `product` is not "relu01"."""
         eye = torch.eye(self.size, dtype=current.dtype, device=current.device)
         if self.product == "bilinear":
             return current @ (previous - eye) if self.in_place else current @ previous

@@ -112,7 +112,7 @@ def limits_theorem5_2(
         product: "gelu" (Lemma D.1); "relu01", exact for 0/1 maps; or "bilinear", exact but not an MLP.
         temperature: Attention gain γ: a number, "tight" (`tight_gain`) or "paper" (`paper_gain`).
         eta: Tolerated attention error, which sets γ (default: 1e-20, or `paper_eta` for "paper").
-        gelu_scale: Scale λ of `gelu_product` (default: `best_gelu_scale`); "paper" for `paper_gelu_scale`.
+        gelu_scale: Number λ by which "gelu" divides factors (default: `best_gelu_scale`; "paper": `paper_gelu_scale`).
         num_layers: Number of layers (default: ceil(log2 T)).
         initial: Initial vector b_0.
         dtype: Number type of the weights.

@@ -21,14 +21,14 @@ class PrefixTransformer(Constructed):
     """Transformer of matrix products: after layer l, position i holds the product of the last 2^l tokens' matrices.
 
     Args:
-        system: Driven system with the matrices.
+        system: One matrix per symbol, and the initial vector.
         length: Largest number of symbols T, without the placeholder.
         num_outputs: Number of outputs.
         product: "gelu", "relu01" or "bilinear", see `ProductMLP`.
         gain: Attention gain γ.
-        gelu_scale: Scale λ of `gelu_product`.
+        gelu_scale: Number λ by which `gelu_product` divides its factors.
         slots: Names of the subspaces that hold the matrix products: before layer 1, then after each layer.
-        sizes: Sizes of the subspaces that precede "sin", "cos" and "one".
+        sizes: Sizes of the first subspaces of the stream, by name; "sin", "cos" and "one" follow.
         dtype: Number type of the weights.
 
     Attributes:

@@ -148,10 +148,10 @@ class LeastSquares(Shown):
     def descent(
         self, num_steps: int, learning_rate: float | Tensor, ridge: float = 0.0
     ) -> Float64[Tensor, "*batch label feature"]:
-        """Return W^(T) = W_hat (I - (I - rate (Sigma + ridge I))^T) in closed form.
+        """Return the weights `solution(ridge)` (I - (I - rate (Sigma + ridge I))^num_steps) of gradient descent from zero.
 
         Args:
-            num_steps: Number of steps T.
+            num_steps: Number of steps.
             learning_rate: One rate, or one for each problem (...,).
             ridge: Weight of the penalty (ridge / 2) ‖W‖².
         """
@@ -182,7 +182,7 @@ class LeastSquares(Shown):
     def optimisation_bound(
         self, memory_length: int, num_steps: int, learning_rate: float | Tensor
     ) -> Float64[Tensor, "*batch"]:
-        """Return sqrt(memory_length) ‖W_hat‖ (1 - rate alpha)^T >= ‖(W_hat - W^(T)) x‖, for rate <= 1 / `largest`."""
+        """Bound ‖(W_hat - W^(s)) x‖ by sqrt(memory_length) ‖W_hat‖ (1 - rate alpha)^s, if rate <= 1 / `largest`."""
         contraction = 1 - torch.as_tensor(learning_rate, dtype=torch.float64) * self.alpha
         norm = torch.linalg.matrix_norm(self.solution(), 2)
         return memory_length**0.5 * norm * contraction**num_steps

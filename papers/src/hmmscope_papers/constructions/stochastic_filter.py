@@ -49,14 +49,14 @@ UNIT = 2**64
 class BeliefOperators(Shown):
     """Exact rational matrices of the filter: beliefs are read_OS b / sum(b), with b = M_{o_t} ⋯ M_{o_1} start_S.
 
-    M_o[s', s] = P(s' | s) P(o | s'). As in [Limits], start_S is a known state whose transition row is the initial
-    distribution; it is added to the HMM if no state has this row. A labelled HMM has M_o[s', s] = P(o, s' | s) and
+    M_o[s', s] = P(s' | s) P(o | s'). As in [Limits], start_S is one-hot at a state from which transitions have the
+    initial distribution; if the HMM has no such state, one is added. A labelled HMM has M_o[s', s] = P(o, s' | s) and
     starts from its initial distribution.
 
     Attributes:
         numerators_VSS: Matrices M_o in units of 2^-64, as Python integers.
         start_S: Vector before the first observation, in units of 2^-64.
-        read_OS: Map from these states, with the added one, to the HMM's states.
+        read_OS: Map from states, including an added one, to the HMM's states.
         initial_O: Initial distribution of the HMM.
     """
 
@@ -303,12 +303,11 @@ def limits_theorem5_3(
     The Transformer of Theorem 5.2 multiplies matrices; a normaliser of O(log T) layers divides by the sum. Tokens are a
     placeholder (token V) and up to T observations, as in `SequenceLayout(placeholder=True)`.
 
-    The error bound e^-T needs O(T) significand bits (`arbitrary_precision`). In floats with relative rounding error u:
+    The error bound e^-T needs O(T) significand bits (module `arbitrary_precision`). In floats with unit roundoff u:
 
-    - "residual" products have an absolute error u, and beliefs are wrong from T = 50 on (five states and symbols,
-      float64);
-    - "gelu" products have an absolute error u^(2/3), and beliefs are wrong from T = 16 on;
-    - "disjoint" with "bilinear" is accurate until P(o_1 .. o_T) underflows.
+    - variant "residual": absolute error u of products, beliefs wrong from T = 50 on (five states and symbols, float64);
+    - product "gelu": absolute error u^(2/3) of products, beliefs wrong from T = 16 on;
+    - "disjoint" with "bilinear": accurate until P(o_1 .. o_T) underflows.
 
     Args:
         hmm: HMM of n states; c is the least product of a transition and an emission probability.
@@ -318,7 +317,7 @@ def limits_theorem5_3(
         product: "bilinear", exact but not an MLP, or "gelu" (Lemma D.1).
         division: "mlp" (the normaliser), or "division" by the processor.
         exponents: "real", or the paper's misprint "floor", which diverges.
-        gelu_scale: Scale λ (default: `best_gelu_scale`).
+        gelu_scale: Number λ by which "gelu" divides factors (default: `best_gelu_scale`).
         least: Lower bound 1/C on every P(o_t | o_1 .. o_{t-1}) (default: c); required if c is 0.
         dtype: Number type of the weights; the normaliser for "bilinear" uses long double.
 
