@@ -18,7 +18,7 @@ INTERVALS = "Intervals are 95 % intervals over instances of the process; bands s
 
 
 def by_scale(**sizes: tuple[Any, Any, Any, Any]) -> dict[str, dict[str, Any]]:
-    """Convert four values of each size, in order of ascending scale, to a mapping from scale to sizes."""
+    """Return the sizes at each scale, from one tuple per size with a value for each of the `SCALES`."""
     return {scale: {name: row[place] for name, row in sizes.items()} for place, scale in enumerate(SCALES)}
 
 
@@ -48,7 +48,7 @@ def slope(xs: Iterable[float], ys: Iterable[float]) -> float:
 def power_slopes(rows: Rows, x: str, y: str, *by: str) -> list[float | None]:
     """Return exponents of y ~ x^slope, one per combination of the columns `by` (default: per instance).
 
-    An exponent is None if positive y have fewer than two different x.
+    An exponent is None if fewer than two different x have a positive y.
     """
     slopes: list[float | None] = []
     for group in rows.by(*(by or ("instance",))).values():

@@ -209,7 +209,7 @@ def crossing(rows: lab.Rows, numbers: lab.Numbers = None) -> ConvergenceInterval
 
 
 def advantage(rows: lab.Rows, numbers: lab.Numbers = None) -> tuple[float | None, float | None]:
-    """Return lower and upper bounds of log2(sequences that the fastest Transformer needs / those of the RNN)."""
+    """Bound log2(sequences until the fastest Transformer converges / sequences until the RNN does): (lower, upper)."""
     found = {n: crossing(own, numbers) for n, own in rows.by("layers").items()}
     recurrent = found.pop(0, None)
     others = [one for one in found.values() if one is not None]
@@ -223,7 +223,7 @@ def advantage(rows: lab.Rows, numbers: lab.Numbers = None) -> tuple[float | None
 
 
 def doublings(bounds: tuple[float | None, float | None]) -> float | None:
-    """Return the middle of two bounds, or the only known bound if it determines the sign, else None."""
+    """Return the middle of lower and upper bound, or the only one if it shows the value's sign, else None."""
     least, most = bounds
     if least is not None and most is not None:
         return (least + most) / 2

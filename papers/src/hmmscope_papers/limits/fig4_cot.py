@@ -254,7 +254,7 @@ HARD = "Cyclic-HARD"
 
 
 def half_of_fit(lengths: list[int], fit_length: int) -> int | None:
-    """Return the paper's choice of the block length: the largest up to half of the `fit_length` without blocks."""
+    """Return the paper's block length: the longest of `lengths` up to half the `fit_length` without blocks."""
     allowed = [length for length in lengths if 0 < length <= max(1, fit_length // 2)]
     return max(allowed, default=None)
 

@@ -109,7 +109,6 @@ def _error_rows(run: Run, network: str, num_samples: int) -> list[dict]:
 
 
 def uniform_errors(run: Run, num_samples: int) -> torch.Tensor:
-    """Return half the L1 distance of the exact belief from the uniform distribution (sample, position)."""
     beliefs = run.target.optimum(run.dataset()[0:num_samples])
     return 0.5 * (beliefs - 1 / beliefs.shape[-1]).abs().sum(-1)
 

@@ -172,7 +172,7 @@ def doublings(row: dict[str, Any]) -> float:
 
 
 def lead(rows: lab.Rows, number: Callable[[dict[str, Any]], float] = share) -> float | None:
-    """Return the mean of `number` over runs with the curriculum minus the mean over runs without it."""
+    """Return the mean over depths of `number` with the curriculum minus `number` without it."""
     differences = []
     for n in sorted(rows.where(curriculum=True).values("layers")):
         both = [[number(row) for row in rows.where(layers=n, curriculum=kept)] for kept in (True, False)]

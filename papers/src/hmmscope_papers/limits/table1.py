@@ -125,7 +125,6 @@ def from_printed(own: lab.Rows) -> dict[str, float]:
 
 @lab.claim("limits-table1-values")
 def table1_values(tables: lab.Tables) -> lab.Measurement:
-    """Compare measured with printed differences from the mixing time of `REFERENCE`."""
     rows = tables["mixing-times"]
     effects: dict[str, lab.Effect] = {}
     for process in COMPARED:

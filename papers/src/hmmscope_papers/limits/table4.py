@@ -163,7 +163,7 @@ def level_at(own: lab.Rows, share: float) -> float:
 
 
 def late_share(own: lab.Rows, numbers: lab.Numbers = None) -> float | None:
-    """Return the fraction of the loss decrease after the fraction `late` of training; None if little was learned."""
+    """Return which fraction of the loss decrease happens late in training; None if the loss decreased little."""
     way = 1 - level_at(own, 1.0)
     return (
         (level_at(own, lab.parameter(numbers, "late")) - level_at(own, 1.0)) / way
@@ -244,7 +244,7 @@ def matmul_fails(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measure
 
 @lab.claim("limits-printed-rnd-converged")
 def printed_rnd_converged(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measurement:
-    """Compute the least loss with the kernel of Proposition A.1, where an action acts one step after it is seen."""
+    """Compute the least loss on Cyclic-RND as Proposition A.1 prints it, where actions act one step after they are seen."""
     backward = lab.parameter(numbers, "backward")
     found = floors(tables, "cyclic-rnd, first action hidden", backward)
     text = "With the printed kernel (Proposition A.1), the smallest possible loss on Cyclic-RND is "

@@ -115,9 +115,9 @@ def training_rows(run: Run, error_rates: Sequence[float], facts: Mapping[str, An
     """Return rows of `WHILE_TRAINING`: fit lengths and losses at no more than twenty epochs.
 
     Returns:
-        `facts` with ``error_rate``, ``longest``, ``epoch``, ``share`` (of the training), ``sequences``, ``tokens``,
-            ``value`` (fit length), ``length`` (interpolated), ``loss`` (mean over positions) and ``worst`` (largest
-            loss).
+        `facts` with ``error_rate``, ``longest`` (last position), ``epoch``, ``share`` (fraction of training done),
+            ``sequences``, ``tokens``, ``value`` (fit length), ``length`` (interpolated ``value``), ``loss`` (mean over
+            positions) and ``worst`` (largest loss).
     """
     found = epochs_of(run)
     count = len(found.rows)
@@ -252,7 +252,7 @@ def drift(
 
     Args:
         rows: Rows of `WHILE_TRAINING` that the measure depends on.
-        measure: Function of one seed's rows at one time, a row for each training.
+        measure: Function of rows of one seed: one row per training, from half or the end of it.
     """
     half = rows.per_seed(lambda own: measure(_at_share(own, 0.5, numbers)))
     end = rows.per_seed(lambda own: measure(_at_share(own, 1.0, numbers)))
@@ -296,11 +296,7 @@ def with_share(rows: Rows, column: str) -> Rows:
 
 
 def equal_budgets(tables: Tables, labels: Mapping[str, str]) -> Gate:
-    """Return the precondition "matched": the compared runs must have equal mean training budgets.
-
-    Args:
-        labels: Labels of the compared runs, by display name.
-    """
+    """Return the precondition "matched": the compared runs must have equal mean training budgets."""
     budgets: dict[str, dict[str, float]] = {}
     for name, label in labels.items():
         rows = tables.get("runs", Rows()).where(label=label)

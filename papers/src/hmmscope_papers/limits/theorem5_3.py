@@ -107,7 +107,7 @@ def recommended_rate(log_c: float) -> float:
 
 
 def derived_rate(arrangement: str, log_c: float, information: float) -> float:
-    """Return the bits needed per observation, by the formula of `arbitrary_precision`."""
+    """Return the significand bits needed per observation, by module `arbitrary_precision`; `information` is its h."""
     product, variant = ARRANGEMENTS[arrangement]
     if product == "gelu":
         return 1.5 * (1 + max(log_c / 2, information)) / math.log(2)

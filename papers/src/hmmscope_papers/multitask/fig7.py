@@ -116,7 +116,6 @@ def gathering_heads(network: MultiTaskTransformer, patterns: Patterns) -> dict[i
 
 
 def offset_rows(patterns: Patterns, max_offset: int, gathering: dict[int, int]) -> list[dict]:
-    """Return fractions of attention by positions back (offset): (layer, depth, gathers, head, offset, value)."""
     rows = []
     for layer, pattern_BHU in patterns.items():
         mean_HU = pattern_BHU.mean(0)
@@ -129,7 +128,6 @@ def offset_rows(patterns: Patterns, max_offset: int, gathering: dict[int, int]) 
 
 
 def source_rows(patterns: Patterns, layout: PromptLayout) -> list[dict]:
-    """Return fractions of attention by source: (layer, depth, source, value)."""
     number, rows = source_of_columns(layout), []
     for layer, pattern_BHU in patterns.items():
         mean_U = pattern_BHU.mean((0, 1))

@@ -114,8 +114,8 @@ def generalisation_bound(problem: LeastSquares, memory_length: int, misfit: floa
 
     sqrt((L / alpha) * (rank / n + misfit)),     misfit = (1/n) sum_i ||P_L(x_i) - W_L x_i||^2
 
-    Proof: (W_hat - W_L) x = A Sigma^{+1/2} x, where E||A||^2 <= rank / n (label noise) + misfit (bias) and
-    ||Sigma^{+1/2} x||^2 <= L / alpha.
+    Proof: (W_hat - W_L) x = A Sigma^{+1/2} x with A = (W_hat - W_L) Sigma^{1/2}, E||A||^2 <= rank / n (label noise) +
+    misfit (bias) and ||Sigma^{+1/2} x||^2 <= L / alpha.
 
     Source: [MultiTask] Theorem 1 (Appendix D) with explicit constants, for independent samples.
     """
@@ -135,7 +135,7 @@ class BoundCheck:
         memory, misspecification: root mean squares of P - P_L and of P_L - W_L x.
         generalisation, worst_generalisation, generalisation_bound: root mean square, maximum and bound of (W_hat - W_L)
             x.
-        optimisation, worst_optimisation, optimisation_bound: the same for (W_hat - W^(T)) x with the drawn labels.
+        optimisation, worst_optimisation, optimisation_bound: those of (W_hat - W^(T)) x for the labels in the sample.
         bound: upper bound on `total`.
     """
 

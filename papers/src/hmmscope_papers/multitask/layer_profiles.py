@@ -38,12 +38,12 @@ def at_layer(curves: Curves, layers: Curves) -> Curves:
 
 
 def cross_fitted(by_sample: Curves, statistic: Callable[[Curves, Curves], Curves], *, seed: int = 0) -> Curves:
-    """Return a statistic of each half of the samples at layers chosen on the other half, averaged over both.
+    """Choose layers on one half of the samples, measure there on the other half, and average over both directions.
 
     Args:
         by_sample: values (sample, layer).
-        statistic: function (curves to choose by, curves to measure), each (resample, layer), that returns (resample,).
-        seed: seed of the resamples.
+        statistic: function of the curves to choose by and those to measure (resample, layer); returns (resample,).
+        seed: seed of the bootstrap resamples.
     """
     halves = [resampled_curves(by_sample[start::2], seed=2 * seed + start) for start in (0, 1)]
     return (statistic(halves[0], halves[1]) + statistic(halves[1], halves[0])) / 2

@@ -75,12 +75,12 @@ def multitask_config(scale: str, num_parts: int, **changes: dict[str, Any]) -> d
 
 
 def multitask_plan(scale: str, parts: list[int], cycles: list[str] | None = None) -> dict[str, dict[str, Any]]:
-    """Return configurations by label: every K in `parts` with the first of `cycles`, the last K with the others.
+    """Return configurations by label: the first of `cycles` with every K in `parts`, other cycles with the last K.
 
     Args:
         scale: see `multitask_config`.
         parts: values of K.
-        cycles: kinds of cycles, such as ``"12/6"`` for 12 states and 6 symbols (default: one).
+        cycles: kinds of cycles, such as ``"12/6"`` for 12 states and 6 symbols (default: set by the scale).
 
     Raises:
         InputError: a kind of cycles is invalid.

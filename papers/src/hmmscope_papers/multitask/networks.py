@@ -95,8 +95,8 @@ class Population:
         law: Best prediction P_L(. | window) (window, label).
         history_law: Exact prediction P(. | history) (history, label).
         history_probability: Probability of each history (history,).
-        window_of: Row of each history's last window.
-        place: Row of each window, by lexicographic number (any_window,); meaningless for impossible windows.
+        window_of: Index in `features` of each history's last window.
+        place: Index in `features` of each of the V^L windows, in lexicographic order; meaningless if impossible.
     """
 
     memory_length: int
@@ -367,8 +367,8 @@ def block_shuffle_rows(
         others: other demonstrations for the same positions, one set per draw.
 
     Returns:
-        Rows (layer, head, value, content): `value` is the logits' mean standard deviation over permutations divided
-        by their mean size, `content` this ratio over `others`. Rows of layer 0 have the largest change of the output.
+        Rows (layer, head, value, content): `value` is the mean standard deviation of a logit over permutations divided
+        by the mean size of a logit; `content` is the same over `others`. Layer 0 has the output's largest change.
     """
     number, length = demonstrations.shape
     names, generator = attention_taps(net, "logits"), torch_generator(seed, "shuffle")

@@ -90,7 +90,7 @@ def prompt_score(
 
     ``untrained`` is the mean of three untrained controls. ``retrieval``, the Bayes mixture over the run's pool, is the
     optimum on prompts of this pool; ``prior``, the mixture over all pairs, is the optimum on held-out pairs. For
-    prompts of other HMMs, the mixture over the paper's pool is smoothed by the best fraction in `SMOOTHINGS`.
+    prompts of other HMMs, a mixture over the paper's pool is smoothed by the fraction in `SMOOTHINGS` of least loss.
 
     Args:
         run: trained model and its prompts.
