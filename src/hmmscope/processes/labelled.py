@@ -78,10 +78,10 @@ class LabelledHMM(Process):
         labelled[a, i, j] = P(a | i) * P(j | i, a), where `policy` replaces the factor P(a | i)
 
         Args:
-            policy, first: See `hmmscope.processes.policies.policy_rows`, where `seen` is the last state.
+            policy, first: See `hmmscope.processes.policies.policy_rows`; the axis `seen` is the last state.
 
         Raises:
-            InputError: An action is impossible in a state, or rows are invalid.
+            InputError: An action is impossible in a state, or `policy` or `first` is invalid.
         """
         shares = self.labelled.sum(2, keepdim=True)
         require(bool((shares > 0).all()), "process", "must allow every action in every state", repr(self))

@@ -176,7 +176,7 @@ def _factor(name: str, covariance: Float64[Tensor, "size size"]) -> NDArray[np.f
 
 
 def noise_factor(covariance: Float64[Tensor, "size size"], *, singular: bool) -> Float64[Tensor, "size size"] | None:
-    """Return F with F F^T = covariance, or None if it is not positive definite or, with `singular`, semidefinite."""
+    """Return F with F F^T = covariance, or None if it is not positive definite (semidefinite if `singular`)."""
     if not bool(torch.allclose(covariance, covariance.T)):
         return None
     factor, failed = torch.linalg.cholesky_ex(covariance)

@@ -55,7 +55,7 @@ class _LowRankFields(DirichletSpec):
 @registry.process("low-rank-hmm")
 @dataclass(frozen=True, kw_only=True)
 class LowRankHMMSpec(_LowRankFields):
-    """A stationary HMM with transition = left @ right, where left (S, rank) and right (rank, S) have Dirichlet rows.
+    """A stationary HMM of S states: transition = left @ right; left (S, rank) and right (rank, S) have Dirichlet rows.
 
     Emissions are `symmetric_channel(S, observability)` if `observability` > 0, else Dirichlet rows.
 

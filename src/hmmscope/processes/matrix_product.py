@@ -20,7 +20,7 @@ from hmmscope.seeds import check_seed, philox_key
 
 
 class MatrixProduct(Process):
-    """Uniform random symbols, which multiply a vector by their matrices; models predict the vector.
+    """Uniform random symbols; each multiplies a vector by its matrix, and models predict the vector.
 
     vector_t = matrices[observation_t] @ vector_{t-1}, where vector_{-1} is the first unit vector
 

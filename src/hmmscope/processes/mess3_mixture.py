@@ -15,11 +15,11 @@ from hmmscope.seeds import check_seed, numpy_generator
 @registry.process("mess3-mixture")
 @dataclass(frozen=True, kw_only=True)
 class Mess3MixtureSpec:
-    """A mixture of equally likely Mess3 processes with random parameters; component m depends on (seed, m) only.
+    """A mixture of equally likely `mess3` processes; `switch` and `emission` of component m depend on (seed, m) only.
 
     switch ~ uniform on [least_switch, most_switch],  emission ~ uniform on [least_emission, most_emission]
 
-    State i has the same role in all components, so components' beliefs are comparable.
+    The symbol of state i is i in all components, so components' beliefs are comparable.
 
     Source: see `Mess3Spec`.
     """

@@ -23,10 +23,9 @@ class HMMParams(Shown, ABC):
     """Parameter arrays of one or several HMMs over the same states and symbols.
 
     Attributes:
-        digest_name: fixed name of the class in digests (default: the class name).
+        digest_name: fixed name of the class in `Process.params_digest` (default: the class name).
         file_arrays: names of the arrays in files.
-        initial_MS: distribution of the first emitting state; if transitions emit, of the state before the first
-            emission.
+        initial_MS: distribution of the state at time 0; if transitions emit, of the state before observation 0.
         states_emit: True if states emit, False if transitions do.
         signed: True if entries may be negative, see `GeneralisedHMM`.
         sample: compiled sampler of paths.
@@ -55,7 +54,7 @@ class HMMParams(Shown, ABC):
 
     @abstractmethod
     def symbols(self) -> Float64[Tensor, "component state symbol"]:
-        """Return the matrix P(next symbol | state about to emit)."""
+        """Return P(next symbol | state about to emit)."""
 
     @abstractmethod
     def transitions(self) -> Float64[Tensor, "component state state"]:
@@ -71,11 +70,11 @@ class HMMParams(Shown, ABC):
 
     @abstractmethod
     def predictive(self) -> Float64[Tensor, "component state symbol"]:
-        """Return the matrix P(next symbol | state after an observation)."""
+        """Return P(next symbol | state after an observation)."""
 
     @abstractmethod
     def predictive_in(self, component: int) -> Float64[Tensor, "state symbol"]:
-        """Return the matrix `predictive` of one component."""
+        """Return `predictive` of one component."""
 
     @abstractmethod
     def steps(self) -> Float64[Tensor, "symbol state state"]:
@@ -87,9 +86,9 @@ class HMMParams(Shown, ABC):
 
     @abstractmethod
     def tables(self, component: int) -> tuple[Tensor, Tensor, Tensor]:
-        """Return P(observation 0, state 0) (V, S), step matrices (1, S, S) and emissions (V, S).
+        """Return P(observation 0, state 0) (V, S), the transition matrix (1, S, S) and emissions (V, S).
 
-        If transitions emit, step matrices are (V, S, S) and emissions (0, S).
+        If transitions emit, the second are the labelled matrices (V, S, S), and the third is empty.
         """
 
     def all_tables(self) -> tuple[Tensor, Tensor, Tensor]:
@@ -99,7 +98,7 @@ class HMMParams(Shown, ABC):
 
     @abstractmethod
     def absorber(self) -> Absorb:
-        """Return a function from next-state distributions and symbols, which may be (1, batch), to P(symbol, state)."""
+        """Return an `Absorb` function for shared symbols (1, batch), or symbols (component, 1)."""
 
     @abstractmethod
     def factors(
@@ -113,7 +112,7 @@ class HMMParams(Shown, ABC):
 
     @abstractmethod
     def contractions(self, memory_length: int) -> tuple[Float64[Tensor, "matrix state state"], int]:
-        """Return the matrices, and the number of contractions, for the bound of `memory_certificate`."""
+        """Return the matrices A, and the exponent of c, in the bound of `memory_certificate`."""
 
     @abstractmethod
     def with_gaps(self) -> "HMMParams":

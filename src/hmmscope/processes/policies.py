@@ -19,8 +19,8 @@ def policy_rows(
     Args:
         policy: Distribution of the next input: (input,) without conditions, (input, input) given the last input, or
             (input, seen, input) given the last input and the last observation or state.
-        first: Distribution of the first input (input,) (default: the policy if it has one axis, its stationary
-            distribution if two, else uniform).
+        first: Distribution of the first input (input,). Default: `policy` if (input,), its stationary distribution
+            if (input, input), else uniform.
         num_inputs, num_seen: Numbers of inputs, and of observations or states.
     """
     ndim = np.ndim(policy)

@@ -64,9 +64,9 @@ class SampledPaths(NamedTuple):
 class Process(StateMethods, ABC):
     """A probability distribution over observation sequences.
 
-    A subclass defines `num_states`, `num_symbols` and `file_format`. It also defines `params`, for sampling and the
-    capabilities in `uses_hmm_inference`; or `sample_paths` and, for exact predictions, `observe`. Other methods
-    (`smooth`, `viterbi`, ...) are optional capabilities.
+    A subclass defines `num_states`, `num_symbols` and `file_format`. It also defines either `params`, for sampling
+    and inference, or `sample_paths` and, if exact predictions are known, `observe`. Other methods (`smooth`,
+    `viterbi`, ...) are optional.
 
     Attributes:
         num_states, num_symbols: numbers S of states and V of symbols (of coordinates for real-valued observations).
@@ -74,13 +74,14 @@ class Process(StateMethods, ABC):
         group: common name of related classes in error messages, or empty.
         real_valued: True if observations are real vectors.
         observes_gaps: True if `observe` accepts missing observations, which it reads as the symbol V.
-        default_target: default training target, "observation" or "belief".
-        no_optimum_reason, suggestion: parts of error messages: why exact predictions are unknown, and an alternative.
+        default_target: default training target, "observation", "belief" or "density".
+        no_optimum_reason, suggestion: why exact predictions are unknown, and an alternative, for error messages.
         data: recorded sequences if samples are windows of them, else None.
         component_weights: probabilities of the components; (1,) for a single process.
         params: parameter arrays, with entries that are multiples of 2^-32.
         evaluated_after: the only symbol after which predictions are evaluated, or None.
-        prior, header_format: process that the Bayes-optimal predictor assumes, and format of headers; each may be None.
+        prior: `PriorProcess` that the Bayes-optimal predictor assumes, or None for this process.
+        header_format: sizes of the headers that `encode_header` returns, or None.
         symbols, states: names of the symbols and states, or None.
         num_inputs: number of inputs that observations depend on, or None.
         visits: states and their durations, if the process's own states are pairs (state, remaining steps); else None.
@@ -144,7 +145,7 @@ class Process(StateMethods, ABC):
         return cls.uses_hmm_inference | methods
 
     def require_capability(self, capability: str, option: str = "") -> None:
-        """Raise InputError if the process lacks the capability, which `option` needs."""
+        """Raise InputError if the process lacks the capability; the message names `option`."""
         if capability not in self.capabilities():
             raise self.missing_capability_error(capability, option)
 
@@ -191,7 +192,7 @@ class Process(StateMethods, ABC):
         raise self.missing_capability_error(MEMORY)
 
     def mixing_time(self) -> float:
-        """Return the number of steps after which the initial belief is almost forgotten."""
+        """Return the mixing time in steps, see `hmmscope.mixing_time`."""
         raise self.missing_capability_error(MIXING)
 
     def vectors(self, observations: Tensor, *, reset_mask: object = None) -> Float64[Tensor, "batch time dimension"]:
@@ -201,7 +202,7 @@ class Process(StateMethods, ABC):
     def driving_matrices(
         self,
     ) -> tuple[Float64[Tensor, "symbol dimension dimension"], Float64[Tensor, " dimension"], bool]:
-        """Return matrices A_v (vector <- A_v @ vector), the initial vector, and whether symbols depend on the state."""
+        """Return matrices A_v (vector <- A_v @ vector), the initial vector, and True if symbols depend on the state."""
         raise self.missing_capability_error(DRIVING)
 
     def card(self) -> list[str]:
@@ -221,7 +222,7 @@ class Process(StateMethods, ABC):
         raise self.missing_capability_error(COMPONENTS)
 
     def select_components(self, components: Tensor) -> "tuple[Process, Tensor] | None":
-        """Return a mixture with the given components, and their indices in it; None for a single process."""
+        """Return a mixture that contains `components`, and the index of each in it; None for a single process."""
         return None
 
     def subsample_components(self, count: int) -> "Process | None":
@@ -229,7 +230,7 @@ class Process(StateMethods, ABC):
         return None
 
     def encode_header(self, components: Tensor) -> Int64[Tensor, "batch entry"]:
-        """Encode each of the given components as a header."""
+        """Encode the parameters of each component as integers (a header)."""
         raise self.missing_capability_error(HEADERS)
 
     def decode_header(self, entries: Tensor) -> "Process":
@@ -241,7 +242,7 @@ class Process(StateMethods, ABC):
         return observations
 
     def part(self, stream: str) -> Any:
-        """Return the recorded sequences that a random stream reads; None without recorded sequences."""
+        """Return the recorded sequences from which samples of `stream` are cut; None for other processes."""
         return None
 
     @property
@@ -300,7 +301,7 @@ class Process(StateMethods, ABC):
 
     @cached_property
     def params_digest(self) -> str:
-        """SHA-256 of class, sizes and integer weights (little-endian); without `params`, of the saved content."""
+        """SHA-256 of class, sizes and 2^32 * probabilities (little-endian); without `params`, of the saved content."""
         if "params" not in vars(self) and type(self).params is Process.params:
             texts = {name: text for name, text in self.file_texts().items() if name not in (*_TITLES, "reading")}
             header = json.dumps([self.file_format, self.num_states, self.num_symbols, texts], ensure_ascii=False)
@@ -312,7 +313,7 @@ class Process(StateMethods, ABC):
         return sha.hexdigest()
 
     def file_texts(self) -> dict[str, Any]:
-        """Return the texts and plain data, other than defaults, to write to a file."""
+        """Return the texts and other plain data to write to a file."""
         attribute = {"reading": "read_options"}
         texts = (name for name in self.file_fields if name not in self.file_tensors())
         found = {name: getattr(self, attribute.get(name, name), None) for name in texts}

@@ -99,7 +99,7 @@ class RecordedSequences(Process):
         """Draw windows; states are 0, or -1 in padding.
 
         Raises:
-            InputError: a sample has more than one sequence.
+            InputError: `reset_mask` starts more than one sequence.
         """
         check_samples(indices)
         if int(reset_mask.sum()) > 1:

@@ -32,8 +32,8 @@ class RecordedVectors(RecordedSequences, VectorProcess):
         data: recorded sequences.
         split_seed: seed of the split into parts.
         title: free text.
-        min_variance: least variance of a predicted density, as a fraction of the coordinate's variance (default: the
-            variance of rounding, gap²/12 for the smallest gap between distinct values, clipped to [1e-6, 0.5]).
+        min_variance: least variance of a predicted density, as a fraction of the coordinate's variance. Default:
+            gap²/12 (rounding) clipped to [1e-6, 0.5]; gap: least difference of distinct values in standard deviations.
     """
 
     stored_name = "RecordedVectors"
@@ -55,7 +55,7 @@ class RecordedVectors(RecordedSequences, VectorProcess):
         self._pieces = {}
 
     def in_pieces(self, length: int | None = None) -> "RecordedVectors":
-        """Cut sequences into pieces of at most `length` steps, by default only if there are fewer than three."""
+        """Cut sequences into pieces of at most `length` steps; by default three or more sequences stay whole."""
         lengths = self.data.lengths.tolist()
         if length is None:
             size = max(lengths) if len(lengths) >= 3 else block_length(sum(lengths))

@@ -69,7 +69,7 @@ def with_durations(initial: object, transition: object, durations: object) -> Du
 
 
 class Visits(NamedTuple):
-    """State names, the state of each pair (state, remaining steps), and arrays of a `SemiMarkovHMM`."""
+    """Names and arrays of a `SemiMarkovHMM` by state, and the state `of` each pair (state, remaining steps)."""
 
     names: tuple[str, ...]
     of: Int64[Tensor, " pair"]

@@ -11,10 +11,10 @@ def _defined(module: str) -> Any:
 class StateMethods:
     """Methods on observations, with the same names for all processes.
 
-    `x` is any data that `hmmscope.fit` accepts. Several sequences are consecutive rows with their `lengths`; options
-    such as `column` apply to tables. A model with inputs needs `inputs`: an input for each row, or the name of a
-    column. `known_states` conditions `predict`, `predict_proba` and `score` on the states of some rows; `score` accepts
-    `sequence_weights`. Results are arrays with a row for each row of `x`; `to_pandas()` adds the index of `x`.
+    `x` is any data that `hmmscope.fit` accepts. `lengths` splits the rows of `x` into sequences; options such as
+    `column` apply to tables. A model with inputs needs `inputs`: an input for each row, or the name of a column.
+    `known_states` conditions `predict`, `predict_proba` and `score` on the states of some rows; `score` weights
+    sequences by `sequence_weights`. Results are arrays with a row per row of `x`; `to_pandas()` adds the index of `x`.
     """
 
     def predict(self, x: Any, *, names: bool = False, **reading: Any) -> Any:
@@ -53,8 +53,8 @@ class StateMethods:
         """Return a table with a row for each state: emissions, frequency and duration.
 
         `share` is the mean posterior probability over the rows of `x` (without `x`, the stationary probability);
-        `visits` counts visits of the state on the most likely path. `dwell_rows` is the model's mean length of a visit,
-        1 / (1 - P(stay)) rows; `dwell_time` is this length in time.
+        `visits` counts visits of the state on the most likely path. `dwell_rows` is the model's mean length of a visit
+        in rows; `dwell_time` multiplies it by the time between rows of `x`, if known.
         """
         return _defined("state_answers").state_table(self, x, **reading)
 

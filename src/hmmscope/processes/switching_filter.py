@@ -40,8 +40,8 @@ class SwitchingResult(Shown):
         log_likelihood_terms: log density of o_t given the past (batch, time), nats.
         log_likelihood: sum of `log_likelihood_terms` over time (batch,).
         num_exact: number of first observations with exact results.
-        error: absolute change of `log_likelihood` (batch,) for L - 1 instead of L, see `switching_filter`; usually an
-            upper bound of its error; None if not requested.
+        error: absolute change of `log_likelihood` (batch,) with K times fewer Gaussians, usually an upper bound of its
+            error; None if not requested.
     """
 
     mode_beliefs: Float64[Tensor, "batch time mode"]
@@ -86,8 +86,8 @@ def switching_filter(
 ) -> SwitchingResult:
     """Filter the modes and the state of a switching linear system.
 
-    The exact posterior after t steps has K^t Gaussians; Gaussians with the same last L modes are merged, for the
-    largest L with K^L <= num_kept (generalised pseudo-Bayes of order L + 1). The first L + 1 results are exact.
+    The exact posterior after t steps has K^t Gaussians. Gaussians with the same last L modes are merged; L is the
+    largest number with K^L <= num_kept (generalised pseudo-Bayes of order L + 1). The first L + 1 results are exact.
 
     Source: Ackerson and Fu (1970); Bar-Shalom and Li (1993).
 

@@ -32,7 +32,7 @@ def stationary_start(labelled_VSS: Tensor, **names: object) -> LabelledHMM:
 class Mess3Spec:
     """Mess3: no finite past reveals which of three states the process is in; the beliefs form a fractal.
 
-    Each of the other two states comes next with probability `switch`; a transition to state j emits symbol j with
+    The state changes to each other state with probability `switch`; a transition to state j emits symbol j with
     probability `emission`.
 
     Source: Marzen and Crutchfield (2017); values from Shai et al. 2024.

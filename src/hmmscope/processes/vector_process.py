@@ -14,7 +14,7 @@ class VectorProcess(Process):
     """A process with real vectors as observations.
 
     Attributes:
-        density: family of the predictive density's mixture components: "gaussian", "poisson" or "symbols".
+        density: family of mixture components of predicted densities: "gaussian", "poisson" or (categorical) "symbols".
         num_mixture_components: number of these components.
         scale: centre and width that standardize each coordinate.
         least_variances: lower bound of a network's predicted variance of each standardized coordinate.
@@ -46,7 +46,7 @@ class VectorProcess(Process):
 
     @abstractmethod
     def following(self, beliefs: Float64[Tensor, "*batch state"]) -> Float64[Tensor, "*batch coordinate"]:
-        """Return E[o_{t+1}] from the belief about state t, or from the state's mean."""
+        """Return E[o_{t+1}] given the belief about state t or, if states are vectors, given their mean."""
 
 
 def following(process: Process, beliefs: Float64[Tensor, "*batch state"]) -> Float64[Tensor, "*batch coordinate"]:
