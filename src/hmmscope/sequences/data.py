@@ -62,14 +62,14 @@ class SequenceData(Dataset[Tensor]):
         group: column that names the sequence of each row, in a table with one observation per row.
         time: column with the time stamp of each row; "index" uses the index of a frame. See
             [time](data.md#time-stamps).
-        every: time step, such as "10min"; a step without a row is a missing observation. With "row", each row is a
-            step.
+        every: time step, such as "10min"; a step without a row is a missing observation. With "row", each row is
+            a step, whatever its time stamp.
         gap: longest time between two rows of one sequence; a longer time starts a new sequence.
         sort: whether to sort rows by time; otherwise rows out of order raise an error.
         duplicates: which row to keep if several fall into one step, "first" or "last"; by default they raise an error.
         axis: time axis of a 2-d array: 0 if columns are sequences, 1 if rows are; (time, 1) is one sequence by default.
-        missing: values that mark missing observations, such as "NA", -1, NaN, [None] or ""; any of None, NaN and "nan"
-            stands for all three. Masked entries and `hmmscope.MISSING` are always missing.
+        missing: values that mark missing observations, such as "NA", -1, NaN, [None] or ""; None and NaN are equal,
+            and "nan" includes them. Masked entries and `hmmscope.MISSING` are always missing.
         lengths: lengths of padded rows, or of sequences that follow each other in one row or column, as in hmmlearn.
         symbols_from: a process or `SequenceData` whose symbols and reading options are used.
         title, seed: title of the data (default: the file name), and seed of the split (`train`, `validation`, `test`).
@@ -167,7 +167,7 @@ class SequenceData(Dataset[Tensor]):
 
     @cached_property
     def steps_since_gap(self) -> NDArray[np.int64]:
-        """Number of observations since the sequence start or last gap (observation,); -1 at missing observations."""
+        """Index of each observation in its run without missing ones (observation,), from 0; -1 where missing."""
         steps, gaps = np.arange(self.num_steps), self.flat == self.num_symbols
         begins = np.zeros(self.num_steps + 1, np.bool_)
         begins[self._starts[:-1]] = True
@@ -181,7 +181,7 @@ class SequenceData(Dataset[Tensor]):
 
     @property
     def index(self) -> list[NDArray[Any]] | None:
-        """Time stamps (datetime64; in UTC if they had a zone) or row labels of each sequence, or None."""
+        """Time stamps (datetime64; UTC if zoned), labels or indices of each sequence's rows; None if there are none."""
         index = self._encoded.index
         return None if index is None else np.split(index, self._starts[1:-1])
 
@@ -323,7 +323,7 @@ class SequenceData(Dataset[Tensor]):
         return block_length(self.num_steps)
 
     def chunks(self, length: int) -> "SequenceData":
-        """Cut the sequences into pieces of `length`, shortened to `block_length` if there are fewer than 30 pieces."""
+        """Cut the sequences into pieces of `length`; if that gives fewer than 30 pieces, of at most `block_length`."""
         require_count("length", length)
         length = piece_length(self.lengths.tolist(), length)
         return self.cut(length) if self.longest > length else self
@@ -420,7 +420,7 @@ def read_as(source: Any, read_options: Mapping[str, Any], beside: Iterable[str] 
     Args:
         source: `SequenceData`, or anything that it can be built from.
         read_options: options of `SequenceData` by name.
-        beside: names of the caller's other options, which the error for an unknown option lists too.
+        beside: further option names to list in the error for an unknown option.
 
     Raises:
         InputError: an unknown option, or options for data that are already read.

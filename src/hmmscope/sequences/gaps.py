@@ -42,7 +42,7 @@ class Missing:
 
     Attributes:
         names: these values as text; ``"nan"`` or ``"none"`` stands for any null value, ``""`` for an empty cell.
-        nothing: True if None and NaN are missing even if `names` does not contain them.
+        nothing: True if None and NaN are missing without being listed in `names`.
     """
 
     names: tuple[str, ...] = ()

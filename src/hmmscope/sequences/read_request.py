@@ -34,7 +34,7 @@ FORMAT = "hmmscope-sequences"
 
 
 class ReadRequest:
-    """The caller's options for reading sequences, and the names of rows in error messages.
+    """Options for reading one source, and how error messages name its rows.
 
     Args:
         what: name of the source in messages.
@@ -335,7 +335,7 @@ def _named(column: Any) -> str | None:
 def _parsed(values: list[Any], missing: Missing, known: bool) -> list[Any]:
     """Convert text to numbers if all of it is true or false, or whole numbers.
 
-    If the number of symbols is not `known`, it must be at most the number of cells; larger numbers may be words of digits.
+    Unless the number of symbols is `known`, all text stays if some number is at least the number of cells.
     """
     seen = [value.strip() for value in values if isinstance(value, str) and not missing.has(value)]
     if not seen or len(seen) < sum(not missing.has(value) for value in values):

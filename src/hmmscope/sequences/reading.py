@@ -22,7 +22,7 @@ TWO_WAYS = "can be read in two ways: as FASTA, if it is named .fasta, or as text
 
 
 def read(source: Source, asked: ReadRequest, how: str = "") -> Encoded:
-    """Encode a source of symbols; `how` describes a source without columns, such as "array tokens"."""
+    """Encode a source of symbols; `how`, such as "array tokens", describes a list or array in `Encoded.how`."""
     match source:
         case Text(text, form):
             asked.no_group()

@@ -30,7 +30,7 @@ class Text:
 
 @dataclass(frozen=True)
 class Arrays:
-    """Arrays by name, and the header, if any, of their file."""
+    """Named arrays, with the JSON header if they come from a file."""
 
     arrays: Mapping[str, Any]
     header: dict[str, Any] | None = None

@@ -50,7 +50,7 @@ class VectorData:
 
     @property
     def index(self) -> list[NDArray[Any]] | None:
-        """Time stamps (datetime64; in UTC if they had a zone) or row labels of each sequence, or None."""
+        """Time stamps (datetime64; UTC if zoned), labels or indices of each sequence's rows; None if there are none."""
         if self.steps is None or self.steps.index is None:
             return None
         return np.split(self.steps.index, np.cumsum(self.lengths.numpy())[:-1])
@@ -107,9 +107,9 @@ def read_vectors(
     """Read sequences of vectors of numbers.
 
     A table has one observation per row, and its columns are coordinates. Arrays (time,) and (time, 1) are one sequence
-    of numbers, arrays (sequence, time, coordinate) are several sequences, and a list has one array per sequence. For a
-    2-d array without column names, pass either `lengths` (each row is a vector) or `axis` (each number is an
-    observation).
+    of numbers, arrays (sequence, time, coordinate) are several sequences, and a list has one array per sequence. A 2-d
+    array without column names needs `lengths` or `width` if its rows are vectors, or `axis` if each entry is an
+    observation.
 
     Args:
         source: array, tensor, list, frame, mapping of columns, `VectorData`, or a file (.csv, .tsv, .parquet, .jsonl,
