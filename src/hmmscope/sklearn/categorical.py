@@ -35,7 +35,7 @@ class CategoricalHMM(HiddenMarkovModel):
         tol: The fit ends when an iteration gains less than this log-likelihood, in nats.
         verbose: Whether to print each iteration to standard error.
         params: Parts to fit: letters of "s" (start), "t" (transitions), "e" (emissions).
-        init_params: Parts to initialize at random, with the letters of `params`.
+        init_params: Parts to initialize when a fit begins, with the letters of `params`.
         implementation: "log" or "scaling", for compatibility with hmmlearn; it has no effect.
         n_init: Number of random starts, of which the fit keeps the best; 1 in hmmlearn.
         constraints: Forbidden, fixed and tied probabilities, see `hmmscope.Constraints`.

@@ -50,7 +50,7 @@ class UnroundedHMM(Process):
 
     @functools.cached_property
     def logarithms(self) -> Tables:
-        """Log probabilities as in hmmlearn, bit by bit, with states in reverse order, so that ties go to the last."""
+        """Log probabilities, bitwise equal to hmmlearn's; states are reversed so that the last state wins ties."""
         initial, transition = (libm_log(part[0].numpy()) for part in self.params.rows()[:2])
         with np.errstate(divide="ignore"):
             emission_VS = np.log(np.ascontiguousarray(self.params.rows()[2][0].numpy().T))
@@ -76,10 +76,10 @@ class EncodedObservations(NamedTuple):
     """Observations for the compiled loops.
 
     Attributes:
-        process: Process of the symbols.
+        process: HMM that emits the symbols.
         symbols: Symbols of all sequences, one after the other (N,).
         lengths: Lengths of the sequences (sequence,).
-        sets: If some states are known, pairs (symbol, allowed states), of which `symbols` has the indices; else None.
+        sets: If some states are known, the distinct pairs (symbol, allowed states), indexed by `symbols`; else None.
     """
 
     process: UnroundedHMM

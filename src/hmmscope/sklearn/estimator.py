@@ -295,11 +295,11 @@ class HiddenMarkovModel(BaseEstimator):
     def sample(
         self, n_samples: int = 1, random_state: Any = None, currstate: int | None = None
     ) -> tuple[NDArray[Any], NDArray[np.int64]]:
-        """Sample observations and states, with hmmlearn's random numbers.
+        """Sample observations and states; with the same seed, `CategoricalHMM` draws what hmmlearn draws.
 
         Args:
             n_samples: Number of observations, at least 1.
-            random_state: Seed or generator (default: the generator of the fit, or that of the estimator).
+            random_state: Seed or generator (default: the last fit's generator, or the estimator's `random_state` if newer).
             currstate: First state (default: drawn from the initial distribution).
         """
         self._ready()
@@ -414,7 +414,7 @@ class HiddenMarkovModel(BaseEstimator):
 
 
 def most_probable(prior: Any, counts: Array, before: Array) -> Array:
-    """Return rows ∝ max(0, prior - 1 + count); zeros in `before` stay zero, and rows without a positive entry stay."""
+    """Return rows ∝ max(0, prior - 1 + counts), zero where `before` is zero; all-zero rows keep their `before`."""
     weight = np.where(before == 0, 0.0, np.maximum(prior - 1 + counts, 0))
     total = weight.sum(-1, keepdims=True)
     return np.divide(weight, total, where=total > 0, out=np.array(before, np.float64))

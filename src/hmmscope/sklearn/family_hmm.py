@@ -25,11 +25,11 @@ class FamilyHMM(RealValuedHMM):
         min_variance: Least variance within a state, as a fraction of the feature's variance in X.
         startprob_prior, transmat_prior: Concentrations of Dirichlet priors; 1 means no prior.
         algorithm, random_state, n_iter, tol, verbose, implementation, n_init, constraints: See `CategoricalHMM`.
-        params, init_params: Letters of "s" (start), "t" (transitions), "e" (emissions).
+        params, init_params: See `CategoricalHMM`.
 
     Attributes:
         startprob_, transmat_, monitor_: See `CategoricalHMM`.
-        emissions_: Arrays and options of the emission family, by argument name of its class.
+        emissions_: Arguments of the emission family's class, by name, except `initial` and `transition`.
     """
 
     parts = RealValuedHMM.parts | {"e": "emissions_"}

@@ -35,13 +35,13 @@ class GaussianHMM(RealValuedHMM):
         covars_prior, covars_weight: Parameters of the prior of covariances, as in the formula.
         algorithm, random_state, n_iter, tol, verbose, implementation, n_init, constraints: See `CategoricalHMM`.
         min_variance: Least variance, or least eigenvalue of a covariance matrix; 0 for no bound, as in hmmlearn.
-        params, init_params: Letters of "s" (start), "t" (transitions), "m" (means), "c" (covariances).
+        params, init_params: See `CategoricalHMM`, with "m" (means) and "c" (covariances) instead of "e".
 
     Attributes:
-        startprob_, transmat_: See `CategoricalHMM`.
+        startprob_, transmat_, monitor_: See `CategoricalHMM`.
         means_: Means (S, feature).
-        covars_: Covariance matrices (S, feature, feature); assign them in the shape of `covariance_type`.
-        monitor_: Convergence monitor of the last fit.
+        covars_: Covariance matrices (S, feature, feature); assign the same shape if "full", (S, feature) if "diag",
+            (feature, feature) if "tied", (S,) if "spherical".
     """
 
     parts = RealValuedHMM.parts | {"m": "means_", "c": "_covars_"}

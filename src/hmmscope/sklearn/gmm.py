@@ -37,14 +37,14 @@ class GMMHMM(RealValuedHMM):
         algorithm, random_state, n_iter, tol, verbose, implementation, n_init, constraints: See `CategoricalHMM`.
         min_variance: Least variance, or least eigenvalue of a covariance matrix; 0 for no bound, as in hmmlearn.
         covariance_type: "diag", "full", "spherical", or "tied" within a state.
-        params, init_params: Letters of "s" (start), "t" (transitions), "m" (means), "c" (covariances), "w" (weights).
+        params, init_params: See `CategoricalHMM`, with "m" (means), "c" (covariances) and "w" (weights) instead of "e".
 
     Attributes:
-        startprob_, transmat_: See `CategoricalHMM`.
+        startprob_, transmat_, monitor_: See `CategoricalHMM`.
         weights_: Weights of the Gaussians of each state (S, K).
         means_: Means (S, K, feature).
-        covars_: Variances (S, K, feature) or (S, K), or covariances (S, K, feature, feature) or (S, feature, feature).
-        monitor_: Convergence monitor of the last fit.
+        covars_: Variances (S, K, feature) if "diag", (S, K) if "spherical"; covariances (S, K, feature, feature) if
+            "full", (S, feature, feature) if "tied".
     """
 
     parts = RealValuedHMM.parts | {"m": "means_", "c": "covars_", "w": "weights_"}

@@ -28,7 +28,7 @@ class PoissonHMM(RealValuedHMM):
         startprob_prior, transmat_prior: Concentrations of Dirichlet priors; 1 means no prior.
         lambdas_prior, lambdas_weight: Parameters of the prior of rates, as in the formula.
         algorithm, random_state, n_iter, tol, verbose, implementation, n_init, constraints: See `CategoricalHMM`.
-        params, init_params: Letters of "s" (start), "t" (transitions), "l" (mean counts).
+        params, init_params: See `CategoricalHMM`, with "l" (mean counts) instead of "e".
 
     Attributes:
         startprob_, transmat_, monitor_: See `CategoricalHMM`.
