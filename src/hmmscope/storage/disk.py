@@ -253,7 +253,7 @@ def holding(path: Path) -> Iterator[None]:
 
 @contextmanager
 def one_at_a_time(path: Path) -> Iterator[None]:
-    """Hold the lock on a file or folder, if it exists and can be locked, inside the block."""
+    """Lock a file or folder inside the block; go on without a lock if it is missing or cannot be locked."""
     fd = -1
     with suppress(OSError):
         fd = os.open(path, os.O_RDONLY)
@@ -267,7 +267,7 @@ def one_at_a_time(path: Path) -> Iterator[None]:
 
 @contextmanager
 def staying(folder: Path, name: str) -> Iterator[None]:
-    """Raise ResourceError if the block fails and file `name` is gone, because the folder was moved or removed."""
+    """Replace an error in the block by ResourceError if file `name` is gone (its folder was moved or removed)."""
     try:
         yield
     except (HmmscopeError, OSError) as error:

@@ -94,7 +94,7 @@ def _place(entry: dict[str, Any], room: int) -> tuple[int, int, str, tuple[int, 
 
 
 def read_arrays(path: Path, ending: str, *keys: str) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the arrays of a file and its JSON header: the NPZ array `header`, or the metadata under one of `keys`."""
+    """Return a file's arrays and JSON header (NPZ: array `header`; safetensors: metadata at the first existing key)."""
     if ending == ".npy":
         return {"observations": read_npy(path)}, {}
     arrays: dict[str, Any]

@@ -42,7 +42,7 @@ class Seal:
     """The contents of a seal, after its own SHA-256 has been verified.
 
     Attributes:
-        kind: Type of the folder, one of KINDS.
+        kind: Type of the folder, such as "run".
         bound: Digests of the seals of runs inside the folder, and versions of packages and code.
         files: Size and SHA-256 of each covered file, by its path in the folder.
         digest: SHA-256 of the other entries.
@@ -63,9 +63,9 @@ def write_seal(
     leave: Collection[str] = (),
     whole: Collection[str] = (),
 ) -> None:
-    """Write the seal of a folder: checksums of its files, except those in `leave`.
+    """Write the seal of a folder: checksums of hmmscope's files, except those in `leave`.
 
-    `coming` maps names of files that are written later to their bytes. The seal covers all files of folders in `whole`.
+    `coming` maps names of files that do not exist yet to their bytes. In folders of `whole`, all files are covered.
     """
     assert kind in KINDS, kind
     coming = coming or {}
