@@ -299,7 +299,7 @@ class HiddenMarkovModel(BaseEstimator):
 
         Args:
             n_samples: Number of observations, at least 1.
-            random_state: Seed or generator (default: that of the last fit, or the estimator's `random_state` if it is newer).
+            random_state: Seed or generator (default: that of the last fit, or the estimator's `random_state` if newer).
             currstate: First state (default: drawn from the initial distribution).
         """
         self._ready()
