@@ -82,7 +82,7 @@ class Size:
 
 
 class Entries(dict[str, Any]):
-    """Registered objects of one kind, found by name or by the name in files."""
+    """Registered objects of one kind, found by name or `stored` name (see `process`)."""
 
     def __init__(self, found: dict[str, Any], stored: dict[str, str]) -> None:
         super().__init__(sorted(found.items()))
@@ -203,7 +203,7 @@ def sizes() -> dict[str, Size]:
 def instrument(
     name: str, *, x: str = "layer", y: str = "value", by: tuple[str, ...] = (), only: tuple[str, ...] = ()
 ) -> Callable[[T], T]:
-    """Register a function (model, dataset, ...) -> rows; it then takes `device` and returns a `ResultTable`."""
+    """Register a function (model, dataset, ...) -> rows, wrapped to take `device` and return a `ResultTable`."""
 
     def decorate(function: T) -> T:
         signature = inspect.signature(cast("Callable[..., Any]", function))
@@ -248,7 +248,7 @@ def adapter(name: str) -> Callable[[T], T]:
 
 
 def rehearsal(name: str) -> Callable[[T], T]:
-    """Register a function (model, dataset, measure, device) that checks the model and returns `measure()`."""
+    """Register a function (model, dataset, measure, device) that tests the model, then returns the rows `measure()`."""
     return _register("rehearsal", name)
 
 
@@ -258,7 +258,7 @@ def experiment(name: str) -> Callable[[T], T]:
 
 
 def page(name: str) -> Callable[[T], T]:
-    """Register a function (folder or run, path of the page or None) that makes the page for a type of folder."""
+    """Register a function (run, output path or None) that makes an HTML page, such as "look" for `Run.look`."""
     return _register("page", name)
 
 
@@ -366,7 +366,7 @@ def build_spec(kind: str, data: dict[str, Any], where: str) -> Any:
 
 
 def stored_data(kind: str, data: dict[str, Any]) -> dict[str, Any]:
-    """Return data of a spec with the keys that files use."""
+    """Return a spec's data with its name and keys as stored in files."""
     cls = lookup(kind, data["name"])
     keys = {field.name: stored_key(field) for field in dataclasses.fields(cls)}
     return {"name": cls.name} | {keys.get(key, key): value for key, value in data.items() if key != "name"}

@@ -167,7 +167,7 @@ def _hints(cls: type) -> dict[str, Any]:
 
 
 def parse_value(kind: Any, value: Any, where: str) -> Any:
-    """Parse `value` as the annotated type `kind`; text is converted to a number or bool, if `kind` is one."""
+    """Parse `value` as the annotated type `kind`; text such as "3" is converted if `kind` is a number or bool."""
     origin = typing.get_origin(kind)
     if origin in (typing.Union, types.UnionType):
         if value is None or (isinstance(value, str) and value == "none"):
@@ -241,7 +241,7 @@ def require(condition: bool, field: str, rule: str, value: object) -> None:
 
 
 def options_of(options: _T | None, cls: type[_T], given: Mapping[str, Any] | None = None) -> _T:
-    """Return `options` or, for None, `cls()`; raise InputError if the keywords `given` contain a field of `cls`."""
+    """Return `options` or, for None, `cls()`; raise InputError if the call's keywords `given` have its fields."""
     for name in vars(cls)["__dataclass_fields__"]:
         if given and name in given:
             raise InputError(f"{name}: pass options={cls.__name__}({name}=...)")
