@@ -149,7 +149,7 @@ def configure(
         read_options: Options of `SequenceData` for reading `source`.
 
     Raises:
-        InputError: An argument is invalid, `layout` and `length` are given, or `read_options` for no file or table.
+        InputError: Invalid argument, `layout` with `length`, or `read_options` for a source that is no file or table.
     """
     if layout is not None and length is not None:
         raise InputError("length: cannot be combined with layout; give only one of them")
@@ -266,7 +266,7 @@ def _leave_out_aliases(section: str, inside: dict[str, Any], key: str) -> None:
 
 
 def pinned(config: RunConfig, process: Process | None = None) -> RunConfig:
-    """Add the SHA-256 digest of the process file to a configuration; `process` is the file's process, if loaded."""
+    """Return the configuration with the SHA-256 digest of the process in its file; pass `process` if already read."""
     spec: Any = config.process
     if not hasattr(spec, "path") or getattr(spec, "digest", None) != "":
         return config

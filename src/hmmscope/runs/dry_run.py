@@ -81,7 +81,7 @@ def estimate(config: RunConfig, *, measure: bool = False, compare: bool = True, 
     Args:
         config: Configuration of the run.
         measure: Whether to train some steps on this machine and time them.
-        compare: Whether to time steps in `other_precision` too.
+        compare: With `measure`, whether to time steps in the other precision too.
         here: Whether to raise an error if a step does not fit into the memory of this machine.
 
     Raises:

@@ -31,9 +31,9 @@ def emissions(
 ) -> Any:
     """Plot the emissions of each state.
 
-    Probabilities of symbols are drawn as bars or, if many, as a heat map. For one coordinate, each state's density
-    (bars for counts) is multiplied by the state's frequency and drawn over a histogram of the data. For two
-    coordinates, each state is drawn as ellipses of one and two standard deviations (error bars for Poisson emissions).
+    Symbol probabilities are drawn as bars or, if many, as a heat map. A plot of one coordinate of vectors shows each
+    state's density (for counts, probability) times the state's frequency, over a histogram of the data. A plot of
+    two coordinates shows ellipses of one and two standard deviations, or error bars of one for Poisson emissions.
 
     Args:
         hmm: The model.

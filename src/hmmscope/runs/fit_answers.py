@@ -83,8 +83,8 @@ class FitAnswers(Tabular):
         """Plot the fit with Matplotlib; return the Axes, or a Figure with several Axes.
 
         Args:
-            kind: A kind of `StateMethods.plot`, such as "overview" or "transitions"; or "convergence" (of restarts) or
-                "num_states" (probability of each number of states).
+            kind: A kind of `StateMethods.plot`, such as "overview"; "convergence" (log-likelihood over the iterations
+                of each restart); or "num_states" (probability of each number of states).
             x, ax, options: See `hmmscope.processes.state_methods.StateMethods.plot`.
         """
         if kind in state_plots.OF_FITS:
@@ -95,7 +95,7 @@ class FitAnswers(Tabular):
         return state_plots.plot(self.hmm, kind, self._rows("plot", x, reading), ax=ax, **own)
 
     def lines(self) -> list[str]:
-        """Return lines of a report: table of fits, reason for `num_states`, and fits whose best restarts disagree."""
+        """Return lines of text: scores of the numbers of states, `reason`, and warnings (restarts that disagree)."""
         found = []
         if len(self.fits) > 1 or self.held_out:
             each = "an observation" if self.hmm.real_valued else "a symbol"

@@ -32,7 +32,7 @@ class FitOptions:
             `tolerance` nats per observation.
         pseudo_count: Number that is added to every expected count.
         choose: Rule that chooses the number of states: "bic" (smallest BIC), or "evidence" (largest marginal
-            likelihood). By default BIC chooses; for short data, the marginal likelihood gives `FitResult.interval`.
+            likelihood). None means BIC, but `FitResult.interval` uses the marginal likelihood if it is fast to compute.
         quiet: True hides the progress; None shows it in a terminal or notebook only; False shows it also in a log.
 
     Raises:

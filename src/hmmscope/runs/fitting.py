@@ -122,12 +122,13 @@ class FitResult(FitAnswers):
 
         Args:
             num_draws, num_chains, warm_up, every, seed: See `hmmscope.inference.gibbs.Chains`.
-            max_lengthening: While an R-hat is above 1.05, redraw chains at twice the length, up to this multiple.
+            max_lengthening: While an R-hat exceeds 1.05, chains are redrawn at twice their length, up to this factor.
             initial, transition, emission: Concentrations of the priors, see `hmmscope.inference.gibbs.DirichletPrior`.
-            laws: Options of the emission prior (`EmissionHMM.conjugate`): `prior_strength`, `degrees`, `share`.
+            laws: Options of the emission prior: `prior_strength`; for Gaussians also `degrees` (of freedom) and `share`
+                (prior variances / data variances); for a `SemiMarkovHMM`, `durations` (concentration).
 
         Raises:
-            InputError: The fit used a stream, weights, known states of vectors or negative-binomial durations; the
+            InputError: The fit used a stream, weights, vectors with known states, or negative-binomial durations; the
                 emission family has no conjugate prior; or scipy is missing.
             ResourceError: The draws do not fit in memory.
         """
@@ -204,12 +205,12 @@ def fit(
             coordinate is a symbol), or a registered name or class of `EmissionHMM`. Default: "gaussian" for fractional
             numbers, else symbols. NaN marks a missing value; see `hmmscope.emissions.fit_emissions_em.fit_emissions`.
         inputs: An input for each observation, or the name of a column of inputs; the model is then an `InputOutputHMM`.
-        validation: Held-out data to compare numbers of states. Default: a part of `source`, perhaps cut into blocks.
+        validation: Held-out data to compare numbers of states. Default: a random part of `source`.
         seed: Seed of the initial parameters and of the order of a stream's parts.
         stream: True, for data larger than memory, fits the first part and takes an EM step per further part.
         options: Starting values, constraints, restarts and convergence.
         reading: Options of `SequenceData` or `SequenceStream`, such as `unit` or `lengths`; for numbers `axis`,
-            `lengths`, `min_variance`, `covariance_type` (diag, full, tied, spherical), `num_gaussians`, `sizes`.
+            `min_variance`, `covariance_type` (diag, full, tied, spherical), `num_gaussians`, `sizes` (of alphabets).
 
     Raises:
         InputError: The source or an option is invalid.

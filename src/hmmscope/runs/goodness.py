@@ -31,17 +31,17 @@ GRAM = "n-grams of "
 class Goodness(Tabular):
     """Statistics of the data, and 95 % bands of the same statistics over simulated data sets.
 
-    The families of statistics are "runs" (fraction of the runs of a symbol that have each length), "n-grams of 2",
-    "n-grams of 3" (fractions of the most frequent n-grams) and "autocorrelation" (for symbols, the fraction of equal
-    pairs at a lag). For numbers, each coordinate has its own statistics, with terciles as symbols of runs and n-grams.
+    The families of statistics are "runs" (of equal symbols; fraction of each length), "n-grams of 2", "n-grams of 3"
+    (fractions of the most frequent n-grams) and "autocorrelation" (for symbols, the fraction of equal pairs at a lag).
+    For numbers, each coordinate has its own statistics; its runs and n-grams consist of terciles.
 
-    The p-value of a family is the fraction of data sets, simulated and real, whose largest standardized deviation is
-    at least that of the real data. `adjusted` holds p-values times the number of families (Bonferroni).
+    Statistics are standardized over all data sets, simulated and real. A family's p-value is the fraction of data sets
+    whose largest |statistic| reaches that of the real data. `adjusted` is p times the number of families (Bonferroni).
 
     Source: Gelman, Meng and Stern (1996), posterior predictive checks; Davison and Hinkley (1997), section 4.2.
 
     Attributes:
-        rows: `family`, `place` (such as an n-gram) and `value` of each statistic; `mean`, `low`, `high` when simulated.
+        rows: Each statistic: `family`, `place` (such as an n-gram), `value`; `mean`, `low`, `high` over simulations.
         p_values: p-value of each family.
         num_simulations: Number of simulated data sets.
         drawn: True if simulations used posterior draws in turn, False if they used the fitted model.

@@ -69,7 +69,7 @@ class ControlScores:
     Attributes:
         num_samples: Number of samples of the probe dataset.
         r2: Mean R² of the controls, by layer name.
-        beyond: Comparison at the best layer: "verdict", "text", and R² of the model ("r2") and the controls ("twins").
+        beyond: Comparison of the best layers: R² of model ("r2") and controls ("twins"); "verdict", and its "text".
     """
 
     num_samples: int

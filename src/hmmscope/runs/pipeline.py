@@ -99,7 +99,7 @@ class Run(Tabular):
         return plot_rows(rows, repr(self.process), x="step", y="loss", by=("of",), ax=ax)
 
     def dataset(self, stream: str = "evaluate") -> ProcessDataset:
-        """Return a dataset of the run's process; the streams "evaluate" and "probe" are never trained on."""
+        """Return a `ProcessDataset` of the run; its streams "evaluate" and "probe" are never used in training."""
         return ProcessDataset(self.process, layout=self.config.layout, seed=self.config.seed, stream=stream)
 
     def compare_with_untrained(self) -> list[tuple[str, Any]]:
@@ -189,8 +189,8 @@ def load_run(path: str | Path, *, model: torch.nn.Module | None = None, strict: 
 
     Args:
         path: The run folder.
-        model: The user's module that the run trained, if any; the weights are loaded into it. The module's
-            wrapper, such as `DataParallel`, may differ.
+        model: The user's module passed to `train`, if any; the weights are loaded into it. It may have another
+            wrapper than in training, such as `DataParallel`.
         strict: True raises an error if the module's dtype or number of heads differs from those in training.
 
     Raises:
@@ -275,10 +275,7 @@ def model_io_of(config: RunConfig, target: Target) -> ModelIO:
 
 
 def engine_of(config: RunConfig, model_io: ModelIO, num_processes: int = 1, *, measure: bool = True) -> Choice:
-    """Choose the training engine of a run, with a reason (see `choose_engine`).
-
-    If `measure` is true, both engines may be timed; otherwise only stored times are used.
-    """
+    """Choose the training engine of a run, with a reason; without `measure`, use only stored times of the engines."""
     if config.target.startswith("density"):
         if config.training.engine == "compiled":
             raise InputError("training.engine: compiled does not support densities; use torch")

@@ -46,7 +46,7 @@ class Posterior(Shown, Tabular):
 
     Attributes:
         hmm: The fitted model.
-        arrays: Draws (chain, draw, ...) by array name ("initial", "transition", "emission"; for numbers "means", ...).
+        arrays: Draws (chain, draw, ...) of each parameter array: "initial", "transition"; "emission" or "means", ...
         log_likelihood: Log-likelihood of the data under each draw (chain, draw), in nats.
         relabelled_fraction: Fraction of draws with state labels permuted to match those of the fit.
         sequences: The fitted data: symbols (time,) or numbers (time, coordinate).

@@ -78,7 +78,7 @@ class RowValues(np.ndarray[Any, Any]):
     def to_pandas(self) -> Any:
         """Return a pandas Series (one column) or DataFrame with the index of the input.
 
-        For several sequences the index is (sequence, time) if the input has no index, or if sequences have names.
+        Without an index, several sequences get (sequence, time); with one, named sequences get (sequence, index).
         """
         index = self.index
         if len(self.lengths) > 1 and (index is None or self.sequences):

@@ -44,7 +44,7 @@ def settings(spec: TrainingSpec) -> Iterator[None]:
 
 @contextmanager
 def plain() -> Iterator[None]:
-    """Enable gradients and the default dtype float32 inside the block, whatever the caller's settings are."""
+    """Enable gradients and the default dtype float32 inside the block."""
     before = torch.get_default_dtype()
     torch.set_default_dtype(DTYPE)
     try:

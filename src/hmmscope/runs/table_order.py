@@ -15,9 +15,9 @@ MOVING = ("group", "time", "sort", "every", "gap", "duplicates")
 
 
 def in_table_order(name: str, values: Any, source: Any, reading: Mapping[str, Any]) -> Any:
-    """Reorder values of a table's rows as `SequenceData` reorders the rows; return a list per sequence.
+    """Return `values`, one per row of a table, in the order of the table's `SequenceData`: a list per sequence.
 
-    A time step without a row has the value None. If no option reorders rows, `values` is returned.
+    A time step without a row has None. Without options that reorder rows, `values` is returned.
 
     Raises:
         InputError: `values` and the table have the same index in different orders.
@@ -51,7 +51,7 @@ def _scalars(values: Any) -> Any:
 
 
 def from_one_hot(inputs: Any, lengths: Sequence[int]) -> tuple[Any, Any]:
-    """Return input numbers of one-hot rows, and names or number of the inputs; (`inputs`, None) for other formats."""
+    """Convert one-hot rows to (input numbers, names or number of inputs); return other formats as (`inputs`, None)."""
     names = [*map(str, inputs.columns)] if is_frame(inputs) and hasattr(inputs, "to_numpy") else None
     parts = [inputs.to_numpy()] if names else inputs if isinstance(inputs, list | tuple) else [inputs]
     if not all(isinstance(part, np.ndarray | torch.Tensor) for part in parts):

@@ -34,7 +34,7 @@ class SharedPrefix:
     Attributes:
         shorter: The existing run.
         step: Step of the reused checkpoint.
-        num_log_checkpoints: Steps of the longer run's permanent checkpoints.
+        num_log_checkpoints: Steps of the longer run's permanent checkpoints (a tuple).
     """
 
     shorter: RunDir
@@ -43,7 +43,7 @@ class SharedPrefix:
 
     @classmethod
     def of(cls, path: Path, config: RunConfig) -> "SharedPrefix":
-        """Return the last checkpoint of the run in `path` up to which a run with `config` is the same.
+        """Find the last checkpoint of the run in `path` that a run with `config` would also have.
 
         Raises:
             InputError: The runs share no step with a checkpoint.
