@@ -214,7 +214,7 @@ def _in_tiers(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def passing(rows: list[dict[str, Any]]) -> list[str]:
-    """Return "A passes B" for models of different tiers whose order can change if one seed of each is left out."""
+    """Return "A passes B" for each A of a worse tier that can match B if one seed of each is left out."""
     found, ranges = [], []
     for row in rows:
         if row["tier"] is not None and row["by_seed"] is not None:
@@ -306,7 +306,6 @@ def finding(cards: list[dict[str, Any]]) -> str:
 
 
 def _first(cards: list[dict[str, Any]]) -> str:
-    """Return HTML: the finding of a track, and a bar for each model, from 0 (best constant answer) to 1 (optimum)."""
     bars = "".join(
         f'<span>{html.escape(row["model"])}</span><i><b style="width:{100 * min(max(row["solved"], 0), 1):.1f}%"></b></i>'
         f"<span>{with_interval(row, 'solved')}</span>"
@@ -317,7 +316,7 @@ def _first(cards: list[dict[str, Any]]) -> str:
 
 
 def keep_card(submission: Path, folder: Path) -> Path:
-    """Copy the card of a submission, with the digest of its checksum file (seal), into a file in `folder`.
+    """Add flags and the digest of the checksum file (seal) to a submission's card, and write it to `folder`.
 
     Raises:
         InputError: The submission is not finished.

@@ -80,7 +80,7 @@ def recompute(path: Path, run: Any, out: Path) -> None:
 
 
 def in_child(path: Path, file: ModelFile, out: Path, parts: list[str]) -> None:
-    """Run `recompute` for all `parts` in a separate process that executes the bytes of `file`.
+    """Run `recompute` in a separate process that executes the bytes of `file`; `parts` names its results (task-seed).
 
     Raises:
         InputError: The process ends before all results exist.

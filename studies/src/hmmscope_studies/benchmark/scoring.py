@@ -36,7 +36,7 @@ class ScoredSamples:
     """The scored samples of a submission, drawn with the digest of its weights as seed.
 
     Attributes:
-        trained, longest: Datasets with samples of the training length, and of `TIMES` that length.
+        trained, longest: Datasets with samples of the training length, and of 8 times (`TIMES`) that length.
         first: Index of the first scored sample, also set by the digest.
     """
 
@@ -63,9 +63,9 @@ def predict(
     """Compute predictions of the model and an untrained control, and the regressed belief.
 
     Returns:
-        Log-probabilities or vectors (sample, evaluated position, output): ``trained`` and ``longest`` of the model,
-            ``untrained`` of a control on the first samples. If `task.reads`, also ``read`` (1 + controls,
-            example, state): beliefs that a regression from the best layer predicts on test samples.
+        Log-probabilities or vectors (sample, evaluated position, output) of the model (``trained``, ``longest``) and
+            of an untrained control on the first samples (``untrained``). If `task.reads`, also ``read`` (network,
+            example, state): beliefs of test samples, regressed from the best layer of the model and of each control.
     """
     found = {"trained": _answers(model, task, samples, samples.trained, SCORED)}
     with suppress(InputError):  # a model may not support such positions
@@ -127,8 +127,9 @@ def score(task: BenchmarkTask, samples: ScoredSamples, stored: dict[str, Tensor]
 
     ``excess``: mean KL divergence from the optimum, nats per prediction (for vectors squared distance to the optimum);
     ``share_solved``: 1 - excess / excess of the best constant answer;
-    ``fit_length``: position up to which the evaluation loss of [Limits] is below `ERROR_RATE`, in training lengths;
-    ``long_excess``, ``long_fit_length``: the same beyond the training length, on samples `TIMES` as long, or None;
+    ``fit_length``: training lengths up to which the evaluation loss of [Limits] stays below 0.1 (`ERROR_RATE`);
+    ``long_excess``: excess beyond the training length, on samples `TIMES` (8) times as long, or None;
+    ``long_fit_length``: ``fit_length`` on these longer samples, in training lengths, or None;
     ``belief_share``: (R² of the belief - R² of untrained controls) / (1 - R² of untrained controls), or None.
 
     The excess of baselines and controls on the same samples is stored as ``constant`` (the best constant distribution),

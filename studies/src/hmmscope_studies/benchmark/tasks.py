@@ -37,7 +37,7 @@ class BenchmarkTask:
         name: Name of the task.
         kind, about: Category ("state tracking", "forgetting", ...) and one-line description.
         process: Training process, as data of a registered process.
-        layout: Layout, as data of a registered layout; the longest samples are `TIMES` as long.
+        layout: Layout of training samples, as data of a registered layout.
         target: "observation" or "belief".
         light: True for tasks of the light track.
         scored: Fields of the process that differ for scoring, such as a held-out pool.
