@@ -32,7 +32,7 @@ CONSTRUCTED = ("parity", "delta-rule-negative", 1)
 
 @registry.experiment("limits-architectures")
 class Architectures(lab.Experiment):
-    """Chosen architectures on chosen tasks; recurrent networks have one layer and their own number of steps."""
+    """Networks of several architectures, trained on several tasks, with one layer if they are recurrent."""
 
     title = "State tracking by recurrent networks, attention and linear recurrences"
     summary = (
@@ -349,7 +349,7 @@ def tracking(tables: lab.Tables) -> lab.Measurement:
 
 @lab.claim("limits-architectures-parity")
 def parity(tables: lab.Tables) -> lab.Measurement:
-    """Compare delta rules by eigenvalues: in finite precision, parity needs negative ones (Grazzi 2025)."""
+    """Compare delta rules by eigenvalues; parity in finite precision needs negative eigenvalues (Grazzi 2025)."""
     task, architecture, layers = CONSTRUCTED
     rows = tables["errors"].where(task=task)
     models = rows.where(predictor="model")

@@ -13,7 +13,7 @@ _MOST_FRAMES = 6
 
 
 def cloud_rows(run: Run, count: int, *, over_all: bool) -> list[dict]:
-    """Return exact beliefs and beliefs decoded from the last layer; `over_all` adds layers and earlier steps."""
+    """Return exact beliefs, and beliefs decoded from the last layer or, if `over_all`, by layer and training step."""
     dataset = run.dataset("probe")
     sequences = dataset.layout.sequence_index
     exact = ExactBeliefs.of(dataset, -(-count // int((sequences == sequences[-1]).sum())))

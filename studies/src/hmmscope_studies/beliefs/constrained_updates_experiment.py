@@ -15,7 +15,7 @@ PROCESSES = {
 
 @registry.experiment("constrained-updates")
 class ConstrainedUpdates(lab.Experiment):
-    """RoFormers of one layer and one head on Mess3 with three rates of forgetting."""
+    """RoFormers of one layer and one head on Mess3 with second eigenvalue 0.85, 0.7 or 0.55."""
 
     title = "How one layer of attention approximates a filter"
     summary = (

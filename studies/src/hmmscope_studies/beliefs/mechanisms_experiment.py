@@ -26,7 +26,7 @@ _READ = {
 
 @registry.experiment("mechanisms")
 class Mechanisms(lab.Experiment):
-    """Components of two-layer RoFormers on Markov chains in context, Mess3 and RRXOR."""
+    """Ablations and cut paths in two-layer RoFormers on random Markov chains, Mess3 or RRXOR."""
 
     title = "Which heads, layers and MLPs does a model's prediction need?"
     summary = (

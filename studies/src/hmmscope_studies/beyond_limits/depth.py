@@ -160,7 +160,7 @@ def _named(longest: int, layers: int) -> str:
 
 @lab.claim("limits-depth-saturates")
 def saturates(tables: lab.Tables) -> lab.Measurement:
-    """Measure fit-length growth in the last doubling of training, except at depths that fit the sequence earlier."""
+    """Measure how fit lengths below the sequence length grow in the second half of training."""
     found: dict[str, lab.Effect] = {}
     for (longest, layers), own in _deep(tables).by("longest", "layers").items():
         effect = over_seeds(own, last_octave, "doublings of the fit length over the second half of training")
@@ -201,7 +201,7 @@ def speed(tables: lab.Tables) -> lab.Measurement:
 
 
 def steps_to(own: lab.Rows) -> float | None:
-    """Return the number of sequences seen until half of the positions stay fitted; None if this never happens."""
+    """Return the number of training sequences until fit length stays at least half the sequence; None if never."""
     ordered = sorted(own, key=lambda row: row["sequences"])
     below = [i for i, row in enumerate(ordered) if row["length"] < row["longest"] / 2]
     first = below[-1] + 1 if below else 0

@@ -9,7 +9,7 @@ from hmmscope_studies.beyond_limits.supervision_rate import LimitsHardDose, dose
 
 @registry.experiment("limits-hard-rare")
 class LimitsHardRare(LimitsHardDose):
-    """Two-layer Transformers and RNNs near the paper's supervision rate, with as many labels as limits-hard-dose."""
+    """Two-layer Transformers and RNNs with a state label per 128 actions, and as many labels as limits-hard-dose."""
 
     title = "Cyclic-HARD with one label of the state per 128 actions"
     summary = (

@@ -25,7 +25,7 @@ RATES: dict[int, dict[int, float]] = {32: {0: 0.008, 1: 0.004, 2: 0.004, 3: 0.00
 
 @registry.experiment("limits-law")
 class LimitsLaw(lab.Experiment):
-    """Training budgets with annealed learning rates on Cyclic-DET, by depth, for the same process instances."""
+    """Networks of several depths on Cyclic-DET, trained with annealed learning rates to growing budgets."""
 
     title = "Scaling law of the fit length in the number of training sequences, by depth"
     summary = (

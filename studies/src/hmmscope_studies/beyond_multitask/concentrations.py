@@ -211,7 +211,7 @@ def retrieval(pool: Mixture, new: Mixture, symbols: int, sizes: dict[str, Any]) 
 def retrieved(
     pool: Mixture, observations: Int64[Tensor, "batch time"], *, reset_mask: Tensor
 ) -> Float64[Tensor, "batch time symbol"]:
-    """Predict with the mixture over the pool, dropping HMMs of `NEGLIGIBLE` posterior after `EARLY` observations."""
+    """Predict with the mixture of the pool's HMMs whose posterior after `EARLY` observations exceeds `NEGLIGIBLE`."""
     found = []
     for seen in observations.split(8):
         early = min(EARLY, seen.shape[1])

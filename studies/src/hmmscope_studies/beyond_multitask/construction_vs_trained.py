@@ -261,7 +261,7 @@ def _estimate(row: dict[str, Any], column: str = "value") -> lab.EstimateWithErr
 
 
 def onset(rows: lab.Rows, network: str, target: str, numbers: lab.Numbers = None) -> float | None:
-    """Return the layer where the gain over the untrained network is half its maximum; None for gains below `GAINED`."""
+    """Return the layer with half the maximum gain over the untrained network; None if no gain reaches `GAINED`."""
     kept = rows.where(target=target)
     before = {row["depth"]: row["accuracy"] for row in kept.where(network="untrained")}
     xs, ys = zip(*sorted(before.items()), strict=True)

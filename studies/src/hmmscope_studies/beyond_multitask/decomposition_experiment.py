@@ -24,7 +24,7 @@ SCALING = [400, 800, 1600, 3200, 6400, 12800]
 
 @registry.experiment(NAME)
 class ErrorDecomposition(lab.Experiment):
-    """Exact errors of least squares on demonstrations of a reference process and of random processes."""
+    """Exact errors of the linear prediction of [MultiTask] Theorem 1, for one fixed and many random processes."""
 
     title = "Four sources of error of in-context least squares"
     summary = (

@@ -222,7 +222,7 @@ def baum_welch_rows(hmm: HMM, observations: torch.Tensor, edges: list[int]) -> l
 
 
 def convergence_rows(rows: lab.Rows) -> list[dict[str, Any]]:
-    """Return rows (network, length, last excess); from position `length`, if any, excess stays below `TOLERANCE`."""
+    """Return rows (network, length, last excess); `length`: position from which excess stays within `TOLERANCE`."""
     found = []
     for network, own in rows.where(metric="excess").by("network").items():
         ordered = sorted(own, key=lambda row: row["position"])

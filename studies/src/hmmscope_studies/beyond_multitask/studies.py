@@ -183,7 +183,7 @@ def depth_matters(tables: lab.Tables, key: str) -> lab.Gate:
     """Require that a one-layer model has a higher excess loss than the deepest, by `DEPTH_GAIN` nats.
 
     Args:
-        tables: tables with ``end``, the losses at the end of the prompt; one setting has a one-layer model too.
+        tables: ``end`` holds losses at the end of the prompt, also of one-layer models at one value of `key`.
         key: name of the varied parameter's column.
     """
     rows = _excess(tables)

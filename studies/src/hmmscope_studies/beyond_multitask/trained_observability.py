@@ -125,7 +125,7 @@ def exponent(tables: Tables) -> Measurement:
 
 
 def exponent_of(rows: Rows) -> float | None:
-    """Return the slope of ln(rate - mixing) over ln(observability <= `WEAK`); None if a rate is at most mixing."""
+    """Return the slope of ln(decay rate - mixing rate) in ln(observability), up to `WEAK`; None if undefined."""
     gains = {gamma: _gain(rows.one(observability=gamma)) for gamma in _weak(rows)}
     known = {math.log(gamma): math.log(gain) for gamma, gain in gains.items() if gain is not None and gain > 0}
     return fitted_line(known)[0] if 2 <= len(known) == len(gains) else None

@@ -23,7 +23,7 @@ def who_filters(tables: Tables) -> list[str]:
     """Return a Markdown table of networks' excess losses divided by the n-gram baseline's; empty without networks.
 
     Args:
-        tables: Tables of header-filtering, with `places`.
+        tables: Tables of the experiment header-filtering.
     """
     rows = tables["places"]
     models = rows.where(predictor="model")

@@ -113,7 +113,7 @@ def _mean(values: np.ndarray) -> Row:
 
 
 def position_rows(run: Run, num_samples: int, num_hmms: int, num_fits: int) -> list[Row]:
-    """Return excess loss and calibration by number of known observations, with baselines for `BESIDE` only."""
+    """Return excess loss and calibration by number of known observations; the LSTM's rows include baselines."""
     facts, rows = facts_of(run), []
     beside = facts["architecture"] == BESIDE
     asked = [(HERE, run.dataset("evaluate"))]
@@ -177,8 +177,8 @@ def move_rows(run: Run, num_samples: int) -> list[Row]:
     """Measure how far a belief edit moves the prediction to the filter's prediction for the new belief (1: all the way).
 
     Returns:
-        Rows (network, layer, fitted, subspace, value, error, before): the edit takes from another sample what the
-        belief readout reads (subspace "belief"), or what a random map of the same rank reads ("random").
+        Rows (network, layer, fitted, subspace, value, error, before), as in `belief_interventions`: another sample
+        gives what the belief readout (subspace "belief") or a random map of equal rank ("random") reads.
     """
     rows = []
     for network, model in {"trained": run.model, "untrained": run.untrained()}.items():
@@ -193,7 +193,7 @@ def move_rows(run: Run, num_samples: int) -> list[Row]:
 
 
 def head_rows(run: Run, num_samples: int) -> list[Row]:
-    """Return each head's attention from observations to the header, and the loss increase without it.
+    """Return each head's attention from observations to the header, and the loss increase without this attention.
 
     Returns:
         Rows (network, layer, head, quantity, value): "attention" (of later observations to the header) and "cost" (nats).

@@ -31,7 +31,7 @@ def _after(rows: lab.Rows, name: str, steps: int) -> Seeds:
 
 
 def in_pairs(one: Seeds, other: Seeds, measure: Any) -> lab.PerSeed[lab.EstimateWithError | None]:
-    """Combine two estimates of each seed; the result is None for seeds that lack one."""
+    """Apply `measure` to the two estimates of each seed; None for seeds that lack one."""
     found: lab.PerSeed[lab.EstimateWithError | None] = lab.PerSeed()
     for seed in {**one, **other}:
         pair = one.get(seed), other.get(seed)
