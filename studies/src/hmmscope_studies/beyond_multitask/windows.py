@@ -103,7 +103,7 @@ def decay_rate(errors: Mapping[int, float], numbers: Numbers = None) -> float | 
 
 
 def exponential_rather(errors: Mapping[int, float], numbers: Numbers = None) -> float | None:
-    """Return the RMS residual of ln(error) for a power law minus that for an exponential; None for under three errors."""
+    """Return the RMS residual of ln(error) for a power law minus that for an exponential; None for under 3 errors."""
     points = {
         float(k): math.log(error) for k, error in errors.items() if error > parameter(numbers, "rounding", _ROUNDING)
     }
