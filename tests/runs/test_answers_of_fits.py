@@ -60,9 +60,13 @@ def test_every_family_answers_with_the_same_methods(family: str) -> None:
         return
     assert table[0]["dwell_rows"] == pytest.approx(10)
     assert hmm.state_table()[0]["share"] == pytest.approx(2 / 3)
-    if family != "channels":
-        ahead = hmm.forecast(x[:7], 2)
-        assert {row["step"] for row in ahead.table()} == {1, 2}
+    ahead = hmm.forecast(x[:7], 2)
+    assert {row["step"] for row in ahead.table()} == {1, 2}
+    if family == "channels":  # probabilities of symbols: means of their numbers say nothing
+        assert ahead.names == ("x0=0", "x0=1", "x1=0", "x1=1", "x1=2")
+        exact = torch.from_numpy(np.asarray(probs))[6] @ hmm.transition @ hmm.emissions
+        assert ahead.mean[0].tolist() == pytest.approx(exact.tolist(), abs=1e-12)
+        assert torch.equal(ahead.low, ahead.mean)
 
 
 def test_a_fit_answers_about_its_data_and_about_other_data() -> None:

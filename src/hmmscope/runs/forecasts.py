@@ -24,8 +24,8 @@ class Forecasts(Shown, Tabular):
     """Predictions of the observations at the next steps, as the marginal distribution of each step.
 
     For symbols, `mean` is the posterior mean of each symbol's probability, and [low, high] is the 95 % posterior
-    interval of this probability. For numbers, `mean` is the expected value, and [low, high] is the 95 % interval of
-    the observation under the posterior predictive distribution.
+    interval of this probability; channels have outcomes "channel=symbol". For numbers, `mean` is the expected value,
+    and [low, high] is the 95 % interval of the observation under the posterior predictive distribution.
 
     Attributes:
         mean, low, high: Mean and 95 % interval, of shape (step, symbol) or (step, coordinate).
@@ -71,17 +71,19 @@ def forecast_with(models: Sequence[Any], observed: Any, steps: int, seed: int = 
         probs = torch.stack([forecast(model, past, steps).observations[0] for model in models])
         low, high = probs.quantile(ends, dim=0)
         return Forecasts(probs.mean(0), low, high)
-    means, drawn = [], []
+    means, drawn, channels = [], [], getattr(models[0], "density", "") == "symbols"
     count = max(DRAWN, LEAST_DRAWN // len(models))
     for number, model in enumerate(models):
         random = numpy_generator(seed, "forecast", number)
         belief = model.observe(past).belief[0, -1]
         for _ in range(steps):
             belief = belief @ model.transition
-            means.append(belief @ model.means)
+            means.append(belief @ (model.emissions if channels else model.means))
+            if channels:
+                continue
             states = torch.from_numpy(random.choice(len(belief), count, p=(belief / belief.sum()).numpy()))
             drawn.append(model.emit(states, torch.from_numpy(random.random((count, model.num_draws)))))
-    shape = (len(models), steps)
-    values = torch.stack(drawn).unflatten(0, shape).transpose(1, 2).flatten(0, 1)
+    found = torch.stack(means).unflatten(0, (len(models), steps))
+    values = found if channels else torch.stack(drawn).unflatten(0, found.shape[:2]).transpose(1, 2).flatten(0, 1)
     low, high = values.quantile(ends, dim=0)
-    return Forecasts(torch.stack(means).unflatten(0, shape).mean(0), low, high)
+    return Forecasts(found.mean(0), low, high)

@@ -178,6 +178,9 @@ def forecast(
     if count != 1:
         raise InputError(f"observed: must be a single sequence, got {count} sequences")
     names = coordinate_names(hmm, given) if hmm.real_valued else hmm.symbols or ()
+    if getattr(hmm, "density", "") == "symbols":  # channels
+        sizes = zip(names, hmm.sizes.tolist(), strict=True)
+        names = tuple(f"{name}={symbol}" for name, size in sizes for symbol in range(size))
     if given.inputs is not None:
         if next_inputs is None:
             raise InputError(f"next_inputs: is missing; the model needs the inputs of the next {steps} steps")
