@@ -112,10 +112,10 @@ class BeliefDevelopment(lab.Experiment):
                 title="When the belief can be decoded, and when it is used",
                 caption=(
                     "Curves show two measures at the layer that encodes the belief best at the end of training. “Read” "
-                    "is R² of the affine map from this layer to the belief. “Used” is the fraction of the KL "
-                    "divergence from the filter's prediction for another belief that is closed by writing this belief "
-                    "into the layer (one: all of it; values below -1 are not shown). The horizontal line is the mean "
-                    "R² of untrained controls at their best layer, on other samples. Bands are 95 % intervals."
+                    "is R² of the affine map from this layer to the belief. “Used”: if another belief is written into "
+                    "the layer, the KL divergence from the filter's prediction for that belief falls by this fraction "
+                    "(one: to zero; values below -1 are not shown). The horizontal line is the mean held-out R² of "
+                    "untrained controls at their best layer. Bands are 95 % intervals."
                 ),
                 panels=tuple(
                     _use(rows, title, _read_of(tables, title)) for rows, title in _each(_used(tables["interventions"]))

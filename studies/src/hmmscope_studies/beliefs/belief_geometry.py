@@ -160,7 +160,7 @@ def _added_figure(rows: lab.Rows) -> lab.Figure:
     names = lab.Rows(shares).values("process")
     return lab.Figure(
         name="added",
-        title="Fraction of the belief's variance, unexplained before training, that training explains",
+        title="Of the belief's variance that is unexplained before training, the fraction that training explains",
         caption=(
             "Bars show 1 - (1 - R²) / (mean over seeds of 1 - R² before training), with R² of the layer whose affine "
             f"map fits its training samples best. Processes with less than {_LEAST_LEFT:g} of the variance unexplained "
@@ -390,7 +390,7 @@ def factored_early(tables: lab.Tables) -> lab.Measurement:
     found = list(rows.per_seed(shares).values())
     late = lab.Effect.pooled([share for _, _, share in found])
     text = (
-        "R² of the belief passes the middle of its range at training steps (by seed) "
+        "R² of the belief reaches the mean of its first and last values at training steps (one for each seed) "
         f"{sorted(step for step, _, _ in found)}; at the end the factors explain {late.short()} of the variance that "
         "the joint belief explains."
     )

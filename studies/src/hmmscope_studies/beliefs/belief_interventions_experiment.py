@@ -70,10 +70,10 @@ class BeliefInterventions(lab.Experiment):
                 name="moved",
                 title="Effect of writing another belief into a layer",
                 caption=(
-                    "The belief's subspace of the stream at one layer is taken from another sample. Curves show how far the "
-                    "next prediction moves to the exact filter's prediction with that sample's belief, as a fraction of the "
-                    "KL divergence (one: all the way). Layer 0 is the input. Random subspaces have the same dimension; "
-                    "replacing the whole stream is the largest possible change. Bands are 95 % intervals over seeds."
+                    "The belief's subspace of the stream at one layer is copied from another sample. Curves show how "
+                    "far the next prediction moves to the exact filter's prediction for this other sample, as a "
+                    "fraction of the KL divergence (one: all). Layer 0 is the input. Random subspaces have equal "
+                    "dimension; replacing the whole stream is the largest change. Bands are 95 % intervals over seeds."
                 ),
                 panels=_panels(tables["interventions"], "swap", "fraction of the way"),
             ),
@@ -81,10 +81,10 @@ class BeliefInterventions(lab.Experiment):
                 name="removed",
                 title="Effect of removing the belief from a layer",
                 caption=(
-                    "The stream is edited so that the affine map decodes the mean belief. Curves show how much the "
-                    "edit raises the KL divergence from the exact filter's prediction, divided by the rise to the "
-                    "divergence of a predictor with the mean belief (one: the whole benefit of the belief is lost). "
-                    "Bands are 95 % intervals over seeds."
+                    "The stream is edited so that the affine map decodes the mean belief. Curves show (after - before) "
+                    "/ (mean - before) of KL divergences from the exact filter's prediction: of the model before and "
+                    "after the edit, and of the filter with the mean belief (one: the whole benefit is lost). Bands "
+                    "are 95 % intervals over seeds."
                 ),
                 panels=_panels(tables["interventions"], "ablate", "fraction of the belief's benefit lost"),
             ),
@@ -147,8 +147,8 @@ def is_used(tables: lab.Tables) -> lab.Measurement:
 def is_special(tables: lab.Tables) -> lab.Measurement:
     return _least(
         _effects(tables, "swap", {"subspace": "random"}),
-        "Fraction of the way that predictions move to the filter's prediction for another sample's belief if the "
-        "belief's subspace is taken from this sample, minus the fraction for random subspaces",
+        "Fraction of the way that predictions move to the filter's prediction for another sample if the belief's "
+        "subspace is copied from that sample, minus the fraction if a random subspace is copied",
     )
 
 
@@ -156,6 +156,6 @@ def is_special(tables: lab.Tables) -> lab.Measurement:
 def is_needed(tables: lab.Tables) -> lab.Measurement:
     return _least(
         _effects(tables, "ablate", {"subspace": "random"}),
-        "Fraction of the belief's benefit (compared with the mean belief) lost without the belief's subspace, minus "
-        "the fraction lost without a random subspace",
+        "Lost fraction of the exact belief's benefit over the mean belief if the belief's subspace is removed, minus "
+        "the fraction if a random subspace is removed",
     )

@@ -82,9 +82,9 @@ class Discovery(Experiment):
                 caption=(
                     "Left: rank of the Hankel matrix, the number of singular values before their steepest drop. "
                     "Middle: number of recurrent states of an automaton, in which prefixes share a state if their "
-                    "predictions of the future differ by at most 0.1 in total variation. Right: distance of the "
-                    "learned operators' predictions from those of the process. The exact process is analysed in the "
-                    "same way. Intervals are 95 % intervals over seeds."
+                    "predictions of the future differ by at most 0.1 in total variation. Right: distance between "
+                    "predictions of the process and of an observable operator model learned from the network. "
+                    "The exact process is analysed in the same way. Intervals are 95 % intervals over seeds."
                 ),
                 panels=tuple(panels),
             ),

@@ -229,7 +229,7 @@ def induction_heads(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Meas
     }
     named = ", ".join(f"{count} {role}{'' if count == 1 else 's'}" for role, count in heads.items())
     text = (
-        "Decrease of R² if the attention of a layer is ablated (previous symbol: layer 1; bigrams: layer 2), in the "
+        "Decrease of R² if attention is ablated (R² of the previous symbol in layer 1, of bigrams in layer 2), in the "
         f"trained network minus in the untrained one: {_said(effects)}. Ablation of single heads finds {named} in "
         f"{len(rows.seeds())} seeds."
     )
@@ -267,7 +267,7 @@ def by_which_way(tables: lab.Tables) -> lab.Measurement:
     by_seed = rows.per_seed(lambda own: {name: cost(own, name) for name in senders})
     each = {name: lab.Effect.pooled([found[name] for found in by_seed.values()]) for name in senders}
     effect = lab.Effect.pooled(
-        list(rows.per_seed(more).values()), "nats more loss without the first MLP's output than without the head's"
+        list(rows.per_seed(more).values()), "nats more loss without the first MLP's output than without the best head's"
     )
     return lab.Measurement(
         effect,
