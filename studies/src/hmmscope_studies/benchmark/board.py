@@ -48,7 +48,7 @@ RULES = (
     "The function that builds the module receives only sizes, such as the vocabulary size. It may read no file and "
     "draw no samples.",
     "Every entry trains on equally many samples, with three learning rates on a separate seed and the best of these "
-    "rates on each scored seed. Version 1 tried no learning rates.",
+    "rates on each scored seed. Entries of version 1 trained without this search of rates.",
     "A prediction may depend only on the current and earlier tokens of its sample.",
     "Entries that seem to compute answers instead of learning them have no tier and are listed as exact or fitted models.",
 )

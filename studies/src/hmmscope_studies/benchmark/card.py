@@ -128,7 +128,7 @@ def as_text(data: dict[str, Any]) -> str:
         *([f"chosen fields of the model: {chosen}"] if chosen else []),
         f"measured: {costs['parameters']:,} parameters, {costs['tokens']:,} tokens, {costs['seconds']:.0f} seconds per "
         f"seed; {'within' if costs['within'] else 'above'} the limits of the track; "
-        f"declared: {', '.join(said) or 'nothing'}",
+        f"declared by the submitter: {', '.join(said) or 'nothing'}",
         f"{'task':<16} {'excess':>9} {'constant':>9} {'n-gram':>9} {'untrained':>9} {'shuffled':>9} {'solved':>7} "
         f"{'fit':>5} {'8 T':>5} {'belief':>7}",
     ]

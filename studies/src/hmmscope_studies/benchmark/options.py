@@ -27,8 +27,8 @@ class BenchmarkOptions(OverrideOptions):
     resume: bool = said("resume the submission in --out DIR, which must have the same model and options", False)
     leaderboard: str | None = said("read the submissions or cards in DIR and write the leaderboard", metavar="DIR")
     check: str = said(
-        "with --leaderboard: recompute nothing (card), scores from stored predictions (predictions), or also predictions "
-        "from the model, which runs its file (model)",
+        "with --leaderboard, what to recompute: nothing (card), scores from stored predictions (predictions), or "
+        "scores and predictions, which runs the model file (model)",
         "predictions",
     )
     copy_card: str | None = said("copy the card (results, no weights) into DIR", metavar="DIR")

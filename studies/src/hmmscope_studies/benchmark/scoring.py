@@ -232,7 +232,7 @@ def _beliefs(samples: ScoredSamples) -> tuple[Tensor, Tensor]:
 def _share(samples: ScoredSamples, read: Tensor) -> float | None:
     train, test = _beliefs(samples)
     if read.ndim != 3 or read.shape[1:] != test.flatten(0, 1).shape or len(read) < 4 or read.isnan().any():
-        raise InputError(f"predictions.read: must be beliefs (1 + 3 controls, example, state), got {tuple(read.shape)}")
+        raise InputError(f"predictions.read: must be (model + 3 controls, example, state), got {tuple(read.shape)}")
     spread = (test - train.flatten(0, 1).mean(0)).square().sum((1, 2)).numpy()
     errors = (read.double().unflatten(1, test.shape[:2]) - test).square().sum((2, 3)).numpy()
     means = resampled_curves(np.concatenate([errors, spread[None]]).T)

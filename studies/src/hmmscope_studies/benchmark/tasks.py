@@ -118,7 +118,7 @@ class BenchmarkTask:
         if self.digest != frozen:
             raise DamagedError(
                 f"{self.name}: its samples differ from those of HMM-bench {self.bench} ({self.digest[:12]} instead of "
-                f"{frozen[:12]}); use the numerical libraries of its release"
+                f"{frozen[:12]}); use NumPy and PyTorch from when that version appeared"
             )
 
 
