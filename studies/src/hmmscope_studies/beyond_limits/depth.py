@@ -32,7 +32,7 @@ class LimitsDepth(GridExperiment):
         "Fit lengths (positions with an evaluation loss below 0.1) of Transformers of growing depth are measured "
         "during training on Cyclic-DET: five states, permuted by two actions that generate A5. If depth is a limit, "
         "the fit length of each depth converges below the sequence length. If depth only sets the speed of learning, "
-        "more training increases the fit length, so that a fit length of 2^L for L layers holds at one budget only."
+        "the fit length keeps growing with training, and equals 2^L for L layers at one budget only."
     )
     num_seeds = lab.Experiment.NUM_SEEDS
     run_columns = ("layers", "longest")

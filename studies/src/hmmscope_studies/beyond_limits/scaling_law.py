@@ -214,7 +214,7 @@ def _learned(tables: lab.Tables, numbers: lab.Numbers = None) -> lab.Gate:
         for key, own in _lengths(tables, numbers=numbers).by("layers", "sequences").items()
     ]
     least = min(leads, key=lambda effect: effect.value, default=None)
-    control = "a constant answer, measured in fitted positions,"
+    control = "a constant answer in fit length"
     return lab.Gate.learned(least, lab.parameter(numbers, "learned"), control)
 
 
@@ -226,7 +226,7 @@ def _foretold(chains: Mapping[str, list[lab.ScalingLaw.BudgetPoint]], numbers: l
         share,
         lab.parameter(numbers, "covered"),
         1.0,
-        "the fraction of largest budgets whose result lies in the interval predicted from smaller budgets",
+        "the fraction of instances whose largest-budget result lies in the interval predicted from smaller budgets",
     )
 
 
@@ -250,7 +250,7 @@ def _said(tables: lab.Tables, numbers: lab.Numbers = None) -> str:
         ends = "" if effect is None or effect.low is None or effect.high is None else _range(effect.low, effect.high)
         parts.append(f"{model_name(layers)} {mean:.3g} at {most:,} sequences{ends}")
     longest = max(_lengths(tables, numbers=numbers).values("longest"))
-    return f"Mean 0.1-fit lengths at width 64, sequences of {longest}: {'; '.join(parts)}."
+    return f"Mean fit lengths (loss below 0.1) at width 64, sequences of {longest}: {'; '.join(parts)}."
 
 
 def _range(low: float, high: float) -> str:
@@ -305,7 +305,7 @@ def _tells_depths(
         most,
         0.0,
         float(deepest),
-        "log2 of the largest fit length predicted for the shallowest depth, compared with the largest depth L,",
+        "the upper end of log2 of the fit length predicted for the smallest depth (limit: the largest depth)",
     )
 
 

@@ -178,9 +178,7 @@ def dose_slope(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measureme
     for who, depths in {"RNN": [0], "Transformer": [n for n in layers_of(rows) if n]}.items():
         lead = over_seeds(tables["positions"].where(layers=depths), partial(_lead, numbers=numbers), resolution=1.0)
         gates.append(
-            lab.Gate.learned(
-                lead, lab.parameter(numbers, "learned"), f"a constant answer, measured in fitted positions ({who}),"
-            )
+            lab.Gate.learned(lead, lab.parameter(numbers, "learned"), f"a constant answer in fit length ({who})")
         )
     moved = drift(tables[WHILE_TRAINING], lambda own: difference(own, _then), numbers)
     return lab.Measurement(
@@ -223,7 +221,7 @@ def dose_threshold(tables: lab.Tables, numbers: lab.Numbers = None) -> lab.Measu
         if actions in flat
     )
     failing = [actions for actions in deep if actions in flat and deep[actions].value < 1 <= flat[actions].value / 2]
-    text = f"Mean 0.1-fit length of the best Transformer and of the RNN, by labels per action: {said or 'none'}. "
+    text = f"Mean fit length (loss below 0.1), best Transformer and RNN, by labels per action: {said or 'none'}. "
     rates = ", ".join(f"1 in {a}" for a in failing) or "none"
     text += f"Label rates at which no Transformer fits even the first position, and the RNN fits at least two: {rates}."
     return lab.Measurement(effects, text)

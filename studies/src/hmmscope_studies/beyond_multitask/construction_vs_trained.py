@@ -110,9 +110,9 @@ def _score_figure(rows: lab.Rows) -> lab.Figure:
     return lab.Figure(
         name="scores",
         title="Accuracy and distance from the optimum, by predictor",
-        caption="Bars show accuracy (left) and total variation from the optimum (right) at the end of the test sequence, "
-        "where the window of the construction (the network of Theorem 1) lies inside the sequence. The output of the "
-        "construction is clipped at zero and normalised. Bars have 95 % intervals.",
+        caption="Bars show accuracy (left) and total variation from the optimum (right) after at least L observations "
+        "of the test sequence, where L is the memory length of the construction (the network of Theorem 1). Its output "
+        "is clipped at zero and normalised. Bars have 95 % intervals.",
         panels=(
             panel("accuracy", "Accuracy", "accuracy"),
             panel("total_variation", "Distance to the optimum", "total variation"),
@@ -225,7 +225,7 @@ def _step_figure(rows: lab.Rows) -> lab.Figure:
         title="Does a gradient step explain what a layer adds?",
         caption="A linear map predicts the output that a layer adds at the last position from the last symbol and the "
         "symbol frequencies in the prompt. Colours show the gain in R² on held-out prompts if the map also receives "
-        "the change of the prediction by one step of gradient descent.",
+        "the change of a regression's prediction by one gradient step on the demonstrations.",
         panels=tuple(
             lab.heatmap(TITLES[name], rows.where(network=name), "step", "layer", **axes)
             for name in ("trained", "untrained")
@@ -251,7 +251,7 @@ def _gates(tables: lab.Tables, numbers: lab.Numbers = None) -> list[lab.Gate]:
             "the untrained model",
         ),
         lab.Gate.converged(
-            changes, lab.parameter(numbers, "flat", FLAT), "excess loss (as a fraction of its final value)"
+            changes, lab.parameter(numbers, "flat", FLAT), "loss above the optimum (as a fraction of its final value)"
         ),
     ]
 
