@@ -14,7 +14,7 @@ from hmmscope.lab import Effect, Role, Rows, Series, curve
 #: Scales of the experiments on theorems.
 SCALES = ("smoke", "small", "gpu", "paper")
 #: Description of the intervals of the experiments on theorems.
-INTERVALS = "Intervals are 95 % intervals over instances of the process; bands show the whole range."
+INTERVALS = "Intervals are 95 % intervals over instances of the process; bands show the range of all values."
 
 
 def by_scale(**sizes: tuple[Any, Any, Any, Any]) -> dict[str, dict[str, Any]]:

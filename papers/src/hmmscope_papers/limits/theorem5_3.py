@@ -48,16 +48,16 @@ GELU_POWERS = {"float64": range(8, 20), "float32": range(2, 12)}
 class Theorem53(lab.Experiment):
     """Networks with the theorem's weights, in simulated p-bit arithmetic, float64 and float32."""
 
-    title = "With O(T) bits, a Transformer and a normaliser compute beliefs with errors below e^-T"
+    title = "With O(T) bits, a Transformer and an MLP compute beliefs after T observations with errors below e^-T"
     in_paper = (
         "[Limits] Theorem 5.3, where T-precision means O(T) bits",
         "there exists a T-precision Transformer approximating the belief state sequence of length T",
     )
     summary = (
         "Theorem 5.3 of [Limits] gives the weights of a Transformer of depth ceil(log2 T) that multiplies the matrices "
-        "of an HMM, and of an MLP of depth O(log T) that divides the result by its sum. The network runs in p-bit "
-        "arithmetic, where the error bound e^-T holds if p is proportional to T, and in float64 and float32, where the "
-        "bound cannot hold for long sequences. Exact answers come from integer arithmetic and from the filter."
+        "of an HMM, and of an MLP of depth O(log T), the normaliser, that divides the result by its sum. The network "
+        "runs in p-bit arithmetic, where the error bound e^-T holds if p is proportional to T, and in float64 and "
+        "float32, where it cannot hold for long sequences. Exact answers come from integer arithmetic and the filter."
     )
     intervals = INTERVALS
     groups = {
@@ -244,11 +244,11 @@ def _bits_figure(tables: lab.Tables) -> lab.Figure:
         title="Fewest bits for an error of at most e^-T",
         caption=(
             "Left: fewest bits with an error of at most e^-T on the least likely sequence (median, with the range over "
-            "instances), and the recommended T(1 + ln C)/ln 2 + 24, where 1/C is the least product of a transition and an "
-            "emission probability. Right: slope of the fewest bits over T for each instance, against the rate that "
-            "rounding errors imply. This rate is (3/2)(1 + max(ln C / 2, h))/ln 2 with GeLU products, (1 + h/2)/ln 2 with "
-            "exact products in the residual stream, and 1/ln 2 with exact products in a separate slot. Here h is "
-            "-ln(probability of the sequence) per observation."
+            "instances), and the recommended T(1 + ln C)/ln 2 + 24, where 1/C is the least product of a transition and "
+            "an emission probability. Right: slope of the fewest bits over T for each instance, against the rate that "
+            "rounding errors imply. This rate is (3/2)(1 + max(ln C / 2, h))/ln 2 with GeLU products, (1 + h/2)/ln 2 "
+            "with exact products in the residual stream, and 1/ln 2 with exact products in coordinates of their own. "
+            "Here h is -ln(probability of the sequence) per observation."
         ),
         panels=(
             lab.lines(
@@ -285,12 +285,12 @@ def _floats_figure(rows: lab.Rows) -> lab.Figure:
         name="error-in-floats",
         title="With hardware floats the error exceeds the bound e^-T",
         caption=(
-            "Curves show the largest error over sampled sequences of RanHMM with 5 states and 5 symbols (median, with the "
-            "range over instances). “Own slot” writes exact products to separate coordinates of the stream, and an MLP (the "
-            "normaliser) divides beliefs by their sum. The other networks update the residual stream as the theorem does, "
-            "with exact or GeLU products (with the best λ), and the processor divides. No point is shown if a sum is zero. "
-            "Errors above one belong to answers that are not probabilities. In float32, “own slot” fails once the "
-            "probability of the observations underflows."
+            "Curves show the largest error over sampled sequences of RanHMM with 5 states and 5 symbols (median, with "
+            "the range over instances). “Own slot” writes exact products to separate coordinates of the stream, and an "
+            "MLP (the normaliser) divides beliefs by their sum. The other networks update the residual stream as the "
+            "theorem does, with exact products or GeLU products (of the best scale), and divide without an MLP. No "
+            "point is shown if beliefs sum to zero. Errors above one belong to answers that are not probabilities. In "
+            "float32, “own slot” fails once the probability of the observations underflows."
         ),
         panels=(panel("float64"), panel("float32")),
     )
@@ -313,13 +313,13 @@ def _normaliser_figure(rows: lab.Rows) -> lab.Figure:
 
     return lab.Figure(
         name="normaliser-sums",
-        title="Range of the sums after each gate of the normaliser",
+        title="Sum of the scaled vector after each gate of the normaliser",
         caption=(
             "Curves show the largest and the smallest sum of the scaled vector after each gate of the normaliser, over "
-            "sampled sequences, positions and instances of RanHMM (5 states, 5 symbols), in long double. Sums of 10^40 and "
-            "more are cut off. With exponents T / 2^(k+1) of gate k, the last sums lie in [1, 3]. With the printed "
-            "exponents floor(T / 2^(k+1)) the sums stay far above 3, so that the network's series for the division "
-            "diverges."
+            "sampled sequences, positions and instances of RanHMM (5 states, 5 symbols), in long double. Sums of 10^40 "
+            "and more are cut off. Gate k divides large sums by C^(T / 2^(k+1)), with C as above; after the last gate, "
+            "sums lie in [1, 3]. With the exponents as printed, floor(T / 2^(k+1)), sums stay far above 3, so that the "
+            "series by which the network divides diverges."
         ),
         panels=(panel("real", "Exponents T / 2^(k+1)"), panel("floor", "As printed, rounded down")),
     )
@@ -368,8 +368,8 @@ def bits(tables: lab.Tables) -> lab.Measurement:
     text = (
         f"Needed bits per observation, mean over instances: {means}. With GeLU products this number is at most "
         f"{max(row['slope'] / row['recommended'] for row in gelu):.2f} times (1 + ln C)/ln 2, where 1/C is the least "
-        f"product of a transition and an emission probability. It exceeds (1 + ln C)/ln 2 in {above} of {len(gelu)} "
-        "instances, where T(1 + ln C)/ln 2 bits are too few at large T."
+        f"product of a transition and an emission probability. The number exceeds (1 + ln C)/ln 2 in {above} of "
+        f"{len(gelu)} instances, where T(1 + ln C)/ln 2 bits are too few at large T."
     )
     return lab.Measurement(effects, text, required=tuple(ARRANGEMENTS))
 
@@ -381,9 +381,9 @@ def normaliser(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measureme
     wrong = sum(row["error"] is None or row["error"] > 1 for row in printed)
     errors = [math.inf if row["error"] is None else row["error"] for row in real]
     text = (
-        f"With the printed exponents the last sums reach {max(row['sum_high'] for row in printed):.3g}, and division "
-        f"by the paper's series gives wrong answers in {wrong} of {len(printed)} processes. With real exponents and "
-        f"ceil(log2(T log2 C)) stages the last sums are {low:.4g} to {high:.4g}; errors are at most {max(errors):.1e}."
+        f"With exponents rounded down as printed, final sums reach {max(row['sum_high'] for row in printed):.3g}, and "
+        f"division by the paper's series is wrong in {wrong} of {len(printed)} processes. With exact exponents and "
+        f"ceil(log2(T log2 C)) gates, final sums are {low:.4g} to {high:.4g}; errors are at most {max(errors):.1e}."
     )
     return lab.Measurement(
         always(

@@ -236,7 +236,7 @@ def shortened(steps: int, evaluations: int = EVALUATIONS) -> dict[str, Any]:
     Raises:
         InputError: The number of steps is negative.
     """
-    require(steps >= 0, "plan.steps", "must be at least 0 (0: the steps of the scale)", steps)
+    require(steps >= 0, "plan.steps", "must be at least 0 (0 means the number that the scale sets)", steps)
     if steps == 0:
         return {}
     epoch = max(1, steps // evaluations)

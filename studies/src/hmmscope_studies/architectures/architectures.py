@@ -38,9 +38,9 @@ class Architectures(lab.Experiment):
     summary = (
         "Several architectures train on the same tasks: recurrent networks of one layer, and Transformers of several "
         "depths with rotary positions, with linear attention, or with a gated delta rule whose eigenvalues are "
-        "positive or may be negative. The option --plan.architectures adds state space models (which need the extra "
-        "`models`). Up to scale medium all architectures see equally many sequences. They are evaluated up to the "
-        "training length and beyond it; on parity they are compared with a network of constructed weights."
+        "positive or may be negative. The option --plan.architectures adds state space models (which need "
+        "`hmmscope[models]`). Up to scale medium all architectures see equally many sequences. They are evaluated up "
+        "to the training length and beyond it; on parity they are compared with a network of constructed weights."
     )
     num_seeds = lab.Experiment.NUM_SEEDS
     run_columns = ("task", "architecture", "layers")
@@ -325,7 +325,7 @@ def forgetting(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measureme
         top, bottom = loss_of(shallow), loss_of(constant)
         return lab.EstimateWithError(top.value / bottom.value, top.error / bottom.value)
 
-    effects = each(rows, "task", share, f"of the constant answer's loss, {depths[0]} layer{'s' * (depths[0] > 1)}")
+    effects = each(rows, "task", share, f"times the constant answer's loss at {depths[0]} layer{'s' * (depths[0] > 1)}")
     return lab.Measurement(
         effects, _said(models), gates=(_learned(tables, ("transformer", depths[0]), FORGETTING, numbers),)
     )
@@ -339,7 +339,7 @@ def tracking(tables: lab.Tables) -> lab.Measurement:
         longest = max(own.values("length"))
         whole = [f"{row['architecture']} ({row['layers']})" for row in rows if row["fit_0.1"] == longest]
         best = max((row["fit_0.1"] for row in rows if row["fit_0.1"] < longest), default=None)
-        rest = "" if best is None else f"; the longest 0.1-fit length of the others is {best:.1f}"
+        rest = "" if best is None else f"; others fit at most {best:.1f} positions on average"
         said.append(f"{task}: {', '.join(whole) or 'none'} (of {len(rows)} networks){rest}")
     lengths = ", ".join(map(str, sorted(tables["fit"].values("length"))))
     return lab.Measurement(
