@@ -23,10 +23,10 @@ class MultiTaskFig2(PoolFigure):
         "the upper layers (layers 9–15) exhibit attention logits that are less dependent on the positions of input tokens.",
     )
     summary = (
-        "The demonstrations are permuted, and each attention logit from the last token of the test sequence is compared "
-        "with its value before the permutation, at the same key token. Whole demonstrations are permuted (A), or the "
-        "position ids of their tokens are permuted in all layers (B) or in one layer alone (C). Controls are the "
-        "untrained model, and the network of Theorem 1, whose gradient layers do not read positions."
+        "The demonstrations are permuted, and each attention logit from the last token of the test sequence is "
+        "compared with its value before the permutation, at the same key token. Whole demonstrations are permuted (A), "
+        "or the position ids of their tokens are permuted in all layers (B) or in one layer alone (C). Controls are "
+        "the untrained model, and the network of Theorem 1, whose upper layers do not read positions."
     )
     groups = {"shuffle": ("shuffle", "effects"), "setting": ("setting",)}
     #: The last three sizes concern the constructed network, with the largest learning rate stable on the first prompts.
@@ -70,7 +70,7 @@ class MultiTaskFig2(PoolFigure):
         size = (
             "The variation is the standard deviation of a logit over permutations, divided by the mean absolute logit"
         )
-        centred = f"{size}. For centred logits, the mean over keys, which softmax ignores, is subtracted. Attention "
+        centred = f"{size}. For centred logits, the mean over keys, which softmax ignores, is subtracted. If "
         raw = f"{size}. In the paper the variation is lower in upper layers. "
         change = (
             "The change is the total variation between the attention to demonstrations and its mean over permutations. "
@@ -80,7 +80,7 @@ class MultiTaskFig2(PoolFigure):
                 "centred-variation",
                 "cv_centred",
                 "Variation of centred attention logits by layer",
-                centred + "without this variation depends only on content. ",
+                centred + "centred logits do not vary, attention depends only on content. ",
             ),
             ("variation", "cv", "Variation of attention logits by layer", raw),
             ("attention-change", "attention_change", "Change of the attention under permutation, by layer", change),
@@ -141,10 +141,10 @@ _NETWORKS: dict[str, tuple[str, lab.Role]] = {
 }
 _METRICS = {"cv": "variation", "cv_centred": "centred variation", "attention_change": "total variation"}
 _EXPLAINED = (
-    "A: whole demonstrations are permuted. B: position ids are permuted in all layers, so that upper layers read corrupted "
-    "inputs. C: position ids are permuted in the measured layer alone. Each logit of the last token of the test sequence "
-    "is compared at the same key, an observation of a demonstration (in the network of Theorem 1, a regression "
-    "sample). In the last layer of that network, each token attends to itself."
+    "A: whole demonstrations are permuted. B: position ids are permuted in all layers, so that upper layers read "
+    "corrupted inputs. C: position ids are permuted in the measured layer alone. Logits from the last token of the "
+    "test sequence to the same observation of a demonstration are compared (in the network of Theorem 1, to the same "
+    "sample of its regression). In the last layer of that network, each token attends to itself."
 )
 
 
@@ -174,7 +174,7 @@ def _heads(rows: lab.Rows, network: str) -> lab.Figure:
             panels.append(lab.heatmap(title, cells, "number", "layer", z_min=0.0, z_max=most, **labels))
     scale = "Each row of maps has one colour scale, which is the same before and after training."
     if network == "constructed":
-        scale = "Gathering layers have one head. Each row of maps has one colour scale, for this network only."
+        scale = "Layers that gather tokens have one head. Each row of maps has one colour scale, for this network only."
     return lab.Figure(
         name=f"heads-{network}",
         title=f"Variation of attention logits of each layer and head: {_NETWORKS[network][0]}",

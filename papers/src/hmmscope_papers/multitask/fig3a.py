@@ -187,10 +187,10 @@ def _order_figure(tables: lab.Tables) -> lab.Figure:
         name="order",
         title="Order in which probes identify the hidden state and the HMM",
         caption=(
-            "Left and middle: accuracy of each probe, divided by its maximum over layers. Right: the first layer with 90 % "
-            "of the maximum, the first layer with 90 % of the rise above layer 0, and the layer of the maximum. Bands and "
-            "bars are 95 % intervals over seeds; intervals of layers are at least as wide as the sampling noise of the "
-            "prompts."
+            "Left and middle: accuracy of each probe, divided by its maximum over layers. Right: the first layer where "
+            "the accuracy reaches 90 % of its maximum, the first layer with 90 % of its rise from layer 0 to the "
+            "maximum, and the layer of the maximum. Bands and error bars are 95 % intervals over seeds; error bars are "
+            "at least as wide as the sampling noise of the prompts."
         ),
         panels=(*panels, places),
     )
@@ -266,8 +266,8 @@ def without_learning(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Mea
     gain = _gain(tables, "component")
     text = (
         f"The best accuracy of a probe for the HMM is {best['untrained']:.2f} in the untrained model, "
-        f"{counted['symbols']} from the frequencies of symbols alone ({counted['symbols and pairs']} with the frequencies "
-        f"of pairs), and {best['trained']:.2f} in the trained model. At the last layer training adds {gain.short()}."
+        f"{counted['symbols']} from the frequencies of symbols alone ({counted['symbols and pairs']} with those of "
+        f"pairs), and {best['trained']:.2f} in the trained model. Training adds {gain.short()} at the last layer."
     )
     return lab.Measurement(gain, text)
 

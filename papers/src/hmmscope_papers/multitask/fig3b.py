@@ -182,11 +182,11 @@ def _distance_figure(tables: lab.Tables) -> lab.Figure:
         name="by-distance",
         title="Four properties of the accuracy of probes, by number of steps back",
         caption=(
-            "For probes of the token k steps back, the panels show: the accuracy at the best layer; its fall from there to "
-            "the last layer; the layer of the peak; and the first layer with 90 % of the rise from layer 0. For the first "
-            "two panels, one half of the test prompts chooses the best layer and the other half measures the accuracy, "
-            "both ways, so that noise alone causes no fall. Bands are 95 % intervals over seeds, at least as wide as the "
-            "sampling noise of the prompts."
+            "For probes of the token k steps back, the panels show: the accuracy at the best layer; its fall from "
+            "there to the last layer; the layer of the peak; and the first layer with 90 % of the rise from layer 0. "
+            "In the first two panels, each half of the test prompts measures the accuracy at the best layer of the "
+            "other half, so that noise alone causes no fall. Bands are 95 % intervals over seeds, at least as wide as "
+            "the sampling noise of the prompts."
         ),
         panels=(
             panel("best accuracy", "Accuracy at the best layer", "probe accuracy", y_min=0.0, y_max=1.02),
@@ -264,9 +264,9 @@ def construction_gathers(tables: lab.Tables) -> lab.Measurement:
     onsets = ", ".join(f"{_of(tables, 'constructed', 'onset', k).value:.2g}" for k in DISTANCES)
     falls = largest((_of(tables, "constructed", "fall", k) for k in DISTANCES), lambda found: found.value)
     text = (
-        f"In the construction the token k steps back is available from layer {onsets} on (k = 0 to 4; means over seeds); "
-        f"the theory states {', '.join(str(gathering_layer(k)) for k in DISTANCES)}. From the peak to the last layer the "
-        f"accuracies fall by at most {falls.short()}, so the construction explains the rise and its order, but no fall."
+        f"In the construction the token k steps back is available from layer {onsets} on (k = 0 to 4; means over "
+        f"seeds); the theory states {', '.join(str(gathering_layer(k)) for k in DISTANCES)}. From the peak to the last "
+        f"layer the accuracies fall by at most {falls.short()}, so the construction explains the rises, but no fall."
     )
     right = [row["value"] == gathering_layer(row["distance"]) for row in rows]
     return lab.Measurement(lab.Effect.share(right, "fraction of distances and seeds") if right else None, text)

@@ -239,9 +239,9 @@ def _heads(rows: lab.Rows) -> lab.Figure:
         name="by-head",
         title="Attention of the last token, by head",
         caption=(
-            "Colours show the fraction of the last token's attention that a position receives, by its distance, for every "
-            f"head (layer.head) of seed {seed}; heads of different seeds are not comparable. The map of the network of "
-            f"Theorem 1 has only its gathering heads. {_SCALES}"
+            "Colours show the fraction of the last token's attention that a position receives, by its distance, for "
+            f"every head (layer.head) of seed {seed}; heads of different seeds are not comparable. The map of the "
+            f"network of Theorem 1 has only heads that gather tokens. {_SCALES}"
         ),
         panels=_maps(named, "layer.head"),
     )
@@ -293,7 +293,7 @@ def _alignment(tables: lab.Tables) -> lab.Figure:
         title="Attention of the best head to the positions that the construction gathers",
         caption=(
             "A gathering head of the construction puts all attention of the last token on one position. Bars show the "
-            "attention of the network's best head to that position, after and before training, with 95 "
+            "attention to that position of the head that attends to it most, after and before training, with 95 "
             f"% intervals over {_seeds(tables['alignment'])}."
         ),
         panels=(lab.bars("", *series, categories=names, y_label="attention", y_min=0.0),),
@@ -348,7 +348,7 @@ def copying_heads(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measur
         "for more distant positions are in the same or higher layers than the heads for nearer positions."
     )
     if not all(in_order.values()):  # a head below the one that it builds on gathers nothing
-        text = f"{text} In the other seeds the heads cannot build on each other."
+        text = f"{text} In the other seeds a head lies below one whose output it needs."
     ordered = lab.PerSeed({seed: float(fits) for seed, fits in in_order.items()}).effect(
         "fraction of seeds", resolution=0.5
     )

@@ -177,7 +177,7 @@ def _held_figure(tables: lab.Tables) -> lab.Figure:
     lengths = tuple(sorted(rows.values("memory_length")))
     panels = [
         lab.lines(
-            "A bit that is shown now and then",
+            "A bit that few symbols determine",
             *(_curve(visible, gamma) for gamma in few(rows.values("observability"))),
             lab.Series(name="γ = 0, exact", role="optimum", x=lengths, y=tuple(map(held_bit_error, lengths))),
             x_label="memory length (observations)",
@@ -202,7 +202,7 @@ def _held_figure(tables: lab.Tables) -> lab.Figure:
         caption=(
             "The state is a bit. One symbol in twenty, on average, determines the bit; other symbols depend on it "
             "through a channel of observability γ. Left: error of the prediction from the last observations. Right: "
-            "memory length that reduces this error to a tenth of its value with one observation. Histories are "
+            "memory length at which this error is a tenth of the error with memory length 1. Histories are "
             "sampled; bands are 95 % intervals over independent sets of histories."
         ),
         panels=tuple(panels),

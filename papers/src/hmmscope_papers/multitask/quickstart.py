@@ -140,11 +140,11 @@ def _in_context(rows: lab.Rows, metric: str, unit: str) -> lab.Figure:
         name=f"in-context-{metric}",
         title=f"{metric.capitalize()} as demonstrations arrive",
         caption=(
-            f"Curves show the {metric} for the next observation at the later positions of a sequence, against the number of "
-            "demonstrations before it. Top: few HMMs, each shown often. Bottom: many HMMs, each shown rarely. Retrieval is "
-            "the Bayes mixture over the pool, which is the optimum on the pool; the mixture over all pairs is the optimum "
-            "on held-out pairs. The best n-gram and the context trees use only the prompt, and are tuned on other prompts "
-            "of the pool. Bands are 95 % intervals over prompts, for one training each."
+            f"Curves show the {metric} for the next observation at the later positions of a sequence, against the "
+            "number of demonstrations before it. Top: few HMMs, each shown often. Bottom: many HMMs, each shown "
+            "rarely. Retrieval is the Bayes mixture over the pool, which is the optimum on the pool; the mixture over "
+            "all pairs is the optimum on held-out pairs. The best n-gram and the context trees use only the prompt, "
+            "and are tuned on other prompts of the pool. Bands are 95 % intervals over prompts, one model per pool."
         ),
         panels=tuple(panels),
     )

@@ -281,9 +281,9 @@ def _failure_figure(tables: lab.Tables) -> lab.Figure:
         name="failures",
         title="Errors of the construction with too few heads, or with random positions",
         caption=(
-            "Left: distance from least squares if each gradient layer has only some of its heads; lines are medians and "
-            "bands are ranges over processes. Right: fraction of history slots with a wrong token if positions are random "
-            "vectors with a least-squares shift matrix, against the number of coordinates of the vectors."
+            "Left: distance from least squares if each gradient layer has only some of its heads; lines are medians "
+            "and bands are ranges over processes. Right: fraction of gathered tokens that are wrong if position "
+            "vectors are random and a least-squares matrix maps each to an earlier one."
         ),
         panels=(
             lab.lines("Heads", *of_heads, x_label="gradient layers", y_label="distance from least squares", log_y=True),
@@ -313,8 +313,8 @@ def _in_context_figure(rows: lab.Rows) -> lab.Figure:
         name="in-context",
         title="The constructed network as a predictor",
         caption=(
-            "The causal variant of the construction is scored like a trained model: negative entries of its output are set "
-            "to zero and the rest is normalised, at positions whose window lies inside their sequence. The optimum is the "
+            "The causal variant of the construction is scored like a trained model: negative entries of its output are "
+            "set to zero and the rest is normalised, at positions where the memory is full. The optimum is the "
             "filter that knows the process. Bands are 95 % intervals over prompts."
         ),
         panels=(
@@ -363,8 +363,8 @@ def depth(tables: lab.Tables) -> lab.Measurement:
         return row["layers"] == row["stated"] and row["gather_error"] == 0
 
     text = (
-        f"{sum(map(right, rows))} of {len(rows)} networks have the stated number of layers and gather exactly, "
-        f"with memory lengths up to {max(rows.values('memory_length'))}."
+        f"{sum(map(right, rows))} of {len(rows)} networks have the stated number of layers and gather all tokens "
+        f"exactly, with memory lengths up to {max(rows.values('memory_length'))}."
     )
     return lab.Measurement(always(rows, right, "memory_length", "steps", unit="fraction of networks"), text)
 

@@ -228,7 +228,7 @@ def depth(tables: Tables) -> Measurement:
         return sizes and row["gather_error"] == 0
 
     text = (
-        f"{sum(map(right, rows))} of {len(rows)} networks, with k up to {max(rows.values('futures'))}, have the stated "
-        "numbers of layers and heads and gather exactly."
+        f"For k up to {max(rows.values('futures'))}, {sum(map(right, rows))} of {len(rows)} networks have the stated "
+        "numbers of layers and heads, and gather all tokens exactly."
     )
     return Measurement(always(rows, right, "memory_length", "futures", "steps", unit="fraction of networks"), text)

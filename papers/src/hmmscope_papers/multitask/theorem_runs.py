@@ -86,11 +86,11 @@ def sample_figure(tables: lab.Tables) -> lab.Figure:
         title="Error by number of demonstrations",
         caption=(
             "Curves show root mean square errors over processes and sets of demonstrations, for one query per set, "
-            "after the last gradient layer. Left: distance from the best linear prediction, its bound, its limit for "
-            "infinitely many steps, and its value σ √(r/n) if the noise (variance σ²) of n samples of rank r were "
-            "independent. Right: distance from the exact distribution given the whole history, and its bound; with "
-            "many samples the errors from the short memory and the linear form remain. Sets of demonstrations whose "
-            "windows do not span all windows are omitted."
+            "after the last gradient layer. Left: distance from the best linear prediction, with its bound and its "
+            "limit for infinitely many steps; it would be σ √(r/n) if the noise (variance σ²) of n samples of rank r "
+            "were independent. Right: distance from the exact distribution given the whole history, and its bound; "
+            "with many samples the errors from the short memory and the linear form remain. Sets of demonstrations "
+            "whose windows do not span all windows of the process are omitted."
         ),
         panels=(
             panel("Estimation", "estimation", "estimation_bound", "||(W(T) − W_L) x||, r.m.s.", *limits),
@@ -186,9 +186,9 @@ def _descent(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measurement
     }
     weights, law = (max(row[column] for row in exact) for column in ("weights_error", "prediction_error"))
     text = (
-        f"In {len(exact)} networks the weights after every layer differ from plain gradient descent by at most "
-        f"{weights:.1e} at every position, and predictions by {law:.1e}. Predictions of variants differ from plain "
-        f"gradient descent by at most {', '.join(f'{value:.0e} ({name})' for name, value in others.items())}."
+        f"In {len(exact)} networks the regression weights after every layer differ from plain gradient descent by at "
+        f"most {weights:.1e} at every position, and predictions by {law:.1e}. Predictions of variants differ from "
+        f"plain gradient descent by at most {', '.join(f'{value:.0e} ({name})' for name, value in others.items())}."
     )
     kinds = ("instance", "memory_length", "futures")
     return lab.Measurement(always(exact, same, *kinds, unit="fraction of processes and windows"), text)
@@ -240,8 +240,8 @@ def _samples(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measurement
     ]
     differ = max(row["difference"] for row in rows.where(road="Transformer"))
     text = (
-        f"The exponent is averaged over {len(by_process)} processes. The weights of the Transformer differ from "
-        f"the weights of plain gradient descent by at most {differ:.1e}."
+        f"The exponent of the sample size n is averaged over {len(by_process)} processes. The weights of the "
+        f"Transformer differ from the weights of plain gradient descent by at most {differ:.1e}."
     )
     return lab.Measurement(lab.Effect.pooled(by_process, "exponent of n"), text, _weakly_revealing(tables, numbers))
 
