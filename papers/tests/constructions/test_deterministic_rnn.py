@@ -215,7 +215,7 @@ def test_wrong_matrices_are_refused(matrices):
 def test_symbols_that_tell_about_the_state_need_a_known_start():
     """P(symbol) depends on the state here, so the belief from two possible starts is not linear in them."""
     labelled = [[[0.0, 0.75], [0.0, 0.25]], [[0.25, 0.0], [0.75, 0.0]]]
-    with pytest.raises(InputError, match=r"^initial: must have one nonzero entry, because symbol probabilities"):
+    with pytest.raises(InputError, match=r"^initial: must have one nonzero entry \(a known state\), because symbol"):
         limits_theorem5_1(hs.LabelledHMM([0.5, 0.5], labelled))
     process = hs.LabelledHMM([1.0, 0.0], labelled)
     tokens, exact = driven_samples(process, 30, 2, 0)

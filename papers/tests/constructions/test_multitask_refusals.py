@@ -62,7 +62,7 @@ def test_absolute_positions_cannot_be_shifted() -> None:
         ({"num_heads": 0}, "num_heads: must be at least 1"),
         ({"dtype": torch.float16}, "dtype: must be"),
         ({"position_width": 3}, "position_width: must be 2"),
-        ({"dtype": torch.float32, "num_demonstrations": 2000}, "num_demonstrations: must give a prompt of fewer"),
+        ({"dtype": torch.float32, "num_demonstrations": 2000}, "num_demonstrations: must give a prompt whose"),
         ({"num_symbols": 64, "memory_length": 4, "features": "tabular"}, "num_symbols: gives joint one-hots"),
     ],
 )

@@ -93,7 +93,7 @@ class DeterministicRNN(Constructed):
             with torch.no_grad():
                 error = float((self.hidden(tokens).double() - self.exact_hidden(tokens)).abs().max())
         blocks = tuple(self.subspaces)
-        equation = "block o = ReLU(A_o vector + α (1[o = o_t] - 1/2)): vector_t + α/2 in block o_t, zero elsewhere"
+        equation = "block o = ReLU(A_o vector_(t-1) + α (1[o = o_t] - 1/2)) = vector_t + α/2 if o = o_t, else 0"
         return [LayerNote(layer=1, stage="recurrence", reads=blocks, writes=blocks, equation=equation, error=error)]
 
     @property

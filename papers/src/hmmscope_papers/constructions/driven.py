@@ -113,7 +113,7 @@ def driven_system(process: object, initial: object = None) -> DrivenSystem:
         matrices, default, told = driving()
         start = default if initial is None else _vector(initial)
         unit = int((start != 0).sum()) == 1
-        rule = "must have one nonzero entry, because symbol probabilities depend on the state"
+        rule = "must have one nonzero entry (a known state), because symbol probabilities depend on the state"
         require(unit or not told, "initial", rule, shown(start.tolist()))
     else:
         matrices = _numbers("process", process)

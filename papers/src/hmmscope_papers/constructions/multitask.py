@@ -144,7 +144,7 @@ def _build(
     rule = f"must be at least {memory_length + layout.num_futures} (memory_length + num_futures)"
     require(num_samples > 0, "demonstration_length", rule, prompt.demonstration_lengths)
     code = _positions(layout, prompt, position_seed)
-    rule = f"must give a prompt of fewer positions, or choose float64 ({dtype} cannot distinguish so many)"
+    rule = f"must give a prompt whose positions {dtype} can distinguish; use fewer, or float64"
     require(code.closeness > 8 * torch.finfo(dtype).eps, "num_demonstrations", rule, f"{prompt.num_columns} positions")
     _require_memory(layout, prompt, dtype)
 

@@ -55,7 +55,7 @@ class Descent:
         require(rate > 0, "learning_rate", "must be positive", self.learning_rate)
         require_count("num_heads", self.heads(layout), most=most)
         least = 1 + prediction_bound(layout, rate, self.num_steps)
-        require(least < self.mask, "mask", f"must be above {least:.4g} for {self.num_steps} steps", self.mask)
+        require(least < self.mask, "mask", f"must be above {least:.4g} for {self.num_steps} gradient steps", self.mask)
         require(1 <= self.gap <= 1e6, "gap", "must be in [1, 1e6]", self.gap)
         require_floats(self.dtype)
 

@@ -236,5 +236,5 @@ def _kept(count: int, width: int) -> NDArray[np.float64]:
 
 def require_range(schedule: Schedule, kind: type) -> None:
     most = largest_log(kind) - 2
-    rule = f"must have T ln C below {most:.0f} in {np.dtype(kind).name}, where 1/C is `least` or the least entry"
+    rule = f"must have T ln C below {most:.0f} in {np.dtype(kind).name} (1/C: `least`, by default the least entry)"
     require(schedule.log_largest < most, "length", rule, f"T = {schedule.length}, T ln C = {schedule.log_largest:.0f}")

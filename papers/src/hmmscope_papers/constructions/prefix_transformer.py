@@ -142,14 +142,14 @@ class PrefixTransformer(Constructed):
                 )
                 notes.append(note)
 
-            add(0, "embed", ("token",), self.slots[0], f"{window}_0 at i = {matrix} of token i", 0)
+            add(0, "embed", ("token",), self.slots[0], f"{window}_0[i] = {matrix} of token i", 0)
             for layer, block in enumerate(self.layers):
                 now, then, offset = self.slots[layer], self.slots[layer + 1], 2**layer
                 x_BTD = None if x_BTD is None else x_BTD + block.attention(x_BTD)
-                text = f"previous at i = {window}_{layer} at max(i - {offset}, 0), by γ² cos(π(j - i + {offset})/4T)"
+                text = f"previous[i] = {window}_{layer}[max(i - {offset}, 0)], score_ij: γ² cos(π(j - i + {offset})/4T)"
                 add(layer + 1, "gather", ("sin", "cos", now), "previous", text, layer)
                 x_BTD = None if x_BTD is None else x_BTD + block.mlp(x_BTD)
-                change = f"{now} + {now} (previous - I)" if now == then else f"{now} previous; {now} = 0"
-                text = f"{then} = {window}_{layer + 1} = {change} by {self.product}; previous = 0"
+                change = f"{now} + {now} (previous - I)" if now == then else f"{now} previous; {now} <- 0"
+                text = f"{then} <- {window}_{layer + 1}, by {self.product}: {change}; previous <- 0"
                 add(layer + 1, "multiply", ("previous", now, "one"), then, text, layer + 1)
         return notes
