@@ -249,7 +249,7 @@ def converges_faster(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Mea
             widths = [most - least for least, most in bounds if least is not None and most is not None]
             resolution = fmean(widths) if widths else 0.0
             effects[task_title(task)] = lab.Effect.pooled(
-                values, "doublings from the RNN's number of sequences to the Transformer's", resolution=resolution
+                values, "doublings of the sequences to convergence from RNN to Transformer", resolution=resolution
             )
             sooner.append(f"{task_title(task)} {sum(value > 0 for value in known)} of {len(known)}")
     text = f"log2(sequences until the fastest Transformer converges / sequences until the RNN converges): {told(effects)}. "
@@ -317,7 +317,7 @@ def final_accuracy(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measu
         shown = ", ".join(f"{model_name(n)} {one.value:.4f}" for n, one in ends.items() if one is not None)
         seen.append(f"{task_title(task)} ({max(own.values('sequences')):,} sequences) {shown}")
     text = f"Mean evaluation loss after equal training: {'; '.join(seen)}. "
-    text += "At this number of sequences, an RNN with a longer training has not reached its final learning rate."
+    text += "If the RNN is trained on more sequences than this, its learning rate is not yet final here."
     drifts = {task_title(task): _drift(own, partial(_lead, numbers=numbers)) for task, own in rows.by("task").items()}
     return lab.Measurement(
         effects, text, gates=_gates(tables, rows, numbers), required=titles(FOUR), last_doubling_change=drifts

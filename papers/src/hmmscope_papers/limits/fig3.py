@@ -214,7 +214,7 @@ def _of_rnn(tables: lab.Tables, numbers: lab.Numbers = None) -> tuple[lab.Gate, 
 def rnn_fits(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measurement:
     rate = lab.parameter(numbers, "rate")
     rows = fits.models(tables).where(layers=0)
-    unit = f"{rate:g} minus the second largest loss over positions"
+    unit = f"error rate {rate:g} minus the second largest loss over positions"
     effects = each_task(rows, TASKS, lambda own: fits.slack(own, rate), unit)
     whole = tables["fit-lengths"].where(layers=0, predictor="model", by="epochs", error_rate=rate)
     longest = {row["task"]: row["longest"] for row in whole}
@@ -295,7 +295,7 @@ def constant_depth(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measu
         )
 
     rows = fits.models(tables).where(layers=[1, 2])
-    effects = each_task(rows, FORGETTING, best, "0.1 minus the second largest loss over positions")
+    effects = each_task(rows, FORGETTING, best, "error rate 0.1 minus the second largest loss over positions")
     deepest = each_task(fits.models(tables).where(layers=fits.deep(tables)), FORGETTING, best, "")
     short = [name for name, one in deepest.items() if one.value <= 0]
     depth = (
@@ -342,7 +342,7 @@ def _few_layers_learned(tables: lab.Tables, numbers: lab.Numbers = None) -> tupl
         return max((loss_of(constant) - loss_of(model) for model in models), default=None) if constant else None
 
     found = each_task(tables["positions"].where(layers=[1, 2]), FORGETTING, lead, "")
-    what = "a constant answer (one or two layers, {})"
+    what = "a constant answer (model: the better of one and two layers, {})"
     return tuple(
         lab.Gate.learned(found.get(task), lab.parameter(numbers, "rate", fits.RATE), what.format(task)).about(task)
         for task in titles(FORGETTING)

@@ -212,9 +212,9 @@ def _blocks_figure(rows: lab.Rows) -> lab.Figure:
         name="error-by-position",
         title="Loss by position, for each block length",
         caption=(
-            "Curves show the evaluation loss by position if the model receives its own answer after every b observations "
-            "(block length b), before training, and for a constant answer. Lines are means over seeds, bands 95 % "
-            "intervals."
+            "Curves show the evaluation loss by position of models that receive their own answer after every b "
+            "observations (block length b), of a model before training, and of a constant answer. Lines are means over "
+            "seeds, bands 95 % intervals."
         ),
         panels=tuple(panels),
     )
@@ -319,7 +319,7 @@ def _learned(
 
     found = each(tables["errors"].where(task=list(tasks)), "task", lead)
     least = smallest(found.values(), lambda one: one.value) if found else None
-    control = "before training and better than a constant answer, on average over positions,"
+    control = "its untrained version and a constant answer, on average over positions,"
     return lab.Gate.learned(least, lab.parameter(numbers, "loss_at_rest", LOSS_AT_REST), control)
 
 
@@ -406,7 +406,7 @@ def block_bound(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measurem
         short = [errors[block] for block in _short(own)]
         return sum(long) / len(long) - sum(short) / len(short) if long and short else None
 
-    unit = "loss with blocks above the fit length minus loss with blocks of at most half of it"
+    unit = "loss with blocks above the fit length minus loss with blocks up to half the fit length"
     effects = _each_shown(tables, difference, unit)
     text, drifts = _said(tables["final"]), _drifts(tables, difference, numbers)
     gate = _learned(tables, SHOWN, short=True, numbers=numbers)
@@ -438,7 +438,7 @@ def cot_hard(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measurement
     gates += (
         [
             lab.Gate.learned(
-                easy, lab.parameter(numbers, "easy"), "the required error of 0.1, on Cyclic-DET with chain-of-thought,"
+                easy, lab.parameter(numbers, "easy"), "the error rate 0.1, on Cyclic-DET with chain-of-thought,"
             )
         ]
         if easy

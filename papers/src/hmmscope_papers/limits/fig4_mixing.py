@@ -241,7 +241,7 @@ def _room(rows: lab.Rows, numbers: lab.Numbers = None) -> lab.Gate:
     return lab.Gate.headroom(
         min(heights, default=0.0),
         lab.parameter(numbers, "room"),
-        "the decrease of the uniform distribution's error from position 2^L on",
+        "the decrease of the uniform distribution's error from its maximum after position 2^L (L layers) to the end",
     )
 
 

@@ -277,17 +277,17 @@ def curriculum_shortens(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.
         ratios = [_ratio(pair, "processor_seconds") for pair in pairs]
         if any(ratios):
             values = [None if ratio is None else math.log2(ratio * stages) for ratio in ratios]
-            effects[name] = lab.Effect.pooled(values, "log2(C * training time with curriculum / time without)")
+            effects[name] = lab.Effect.pooled(values, "log2(stages * training time with / without curriculum)")
         read = [ratio for ratio in (_ratio(pair, "tokens") for pair in pairs) if ratio is not None]
         tokens += [f"{name} {math.fsum(read) / len(read):.3f} ({stages} stages)"] if read else []
     text = f"Training tokens with curriculum divided by tokens without: {'; '.join(tokens) or 'not recorded'}."
-    text += f" log2(C * training time with curriculum / time without), C stages: {told(effects)}." if effects else ""
+    text += f" log2(stages * training time with / without curriculum): {told(effects)}." if effects else ""
     stages = max((row["stages"] for row in ends), default=1)
     planned = math.log2(2 - 2.0 ** (1 - stages))  # stages of equally many steps, each twice as long as the one before
     gate = lab.Gate.headroom(
         1 - planned,
         lab.parameter(numbers, "times", TIMES) / 2,
-        "log2(C * planned tokens with curriculum / tokens without)",
+        "log2(stages * planned training tokens with / without curriculum)",
     )
     return lab.Measurement(effects, text, gates=(gate,))
 

@@ -267,7 +267,7 @@ def learned_by(tables: Tables, tasks: Sequence[str], *layers: int, numbers: Numb
         found = [over_seeds(own, lead, resolution=1.0) for own in rows.where(task=task).by("layers").values()]
         known = [one for one in found if one is not None]
         least = smallest(known, lambda one: one.value) if known and len(known) == len(found) else None
-        what = f"a constant answer, measured by the fit length in positions ({_who(layers)}, {task_title(task)}),"
+        what = f"a constant answer in fit length (in positions, {_who(layers)} on {task_title(task)})"
         gates.append(Gate.learned(least, parameter(numbers, "learned"), what).about(task_title(task)))
     return tuple(gates)
 

@@ -40,9 +40,9 @@ class Table1(lab.Experiment):
     in_paper = "[Limits] Table 1", "The Cyclic-DET and Cyclic-HARD model do not have a stationary distribution."
     summary = (
         "The mixing time is the number of steps until two observers with different beliefs about the first state agree up "
-        "to 1/10 in total variation, on average over sequences (Eq. A.2 of [Limits]); for the linear system (RanLDS) it is "
-        "exactly ln 0.05 / ln ζ, where ζ is the factor by which a step shrinks errors in the mean. Random instances are "
-        "compared with the numbers printed in Table 1. Nothing is trained."
+        "to 1/10 in total variation, on average over sequences (Eq. A.2 of [Limits]). For the linear system (RanLDS) "
+        "it is exactly ln 0.05 / ln ζ, if each step multiplies an error of the filter's mean by ζ. Random instances "
+        "are compared with the numbers printed in Table 1. Nothing is trained."
     )
     intervals = (
         "Means over instances of the process; intervals are 95 % intervals over instances by Student's t distribution."
@@ -99,9 +99,9 @@ def _figure(rows: lab.Rows) -> lab.Figure:
         name="mixing-times",
         title="Mixing times compared with Table 1",
         caption=(
-            "Bars show three mixing times: that of the definition (Eq. A.2, cut at 120 steps as in the paper), the same "
-            "minus two steps, and the printed one. The mixing time of RanLDS follows from a formula, so no steps are "
-            "subtracted. CR-p is Cyclic-RND with probability p of a step backward. Bars have 95 % intervals over instances."
+            "Bars show three mixing times: that of the definition (Eq. A.2, cut at 120 steps as in the paper), that "
+            "minus two steps (not counted in the paper), and the printed one. RanLDS has a formula: nothing is "
+            "subtracted. CR-p is Cyclic-RND with probability p of a step backward. Intervals: 95 % over instances."
         ),
         panels=(
             panel([label for label in shown if label.startswith("Ran")], "Processes that forget quickly"),

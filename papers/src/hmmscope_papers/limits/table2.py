@@ -284,7 +284,7 @@ def cost(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measurement:
         worst,
         low,
         high,
-        "the most extreme ratio (over block lengths) of the time per pass to the time without chain-of-thought",
+        "the ratio (farthest from 1 over block lengths) of the time per pass to the time without chain-of-thought",
     )
     seen = "; ".join(f"{_name_of(row)} {row['to_vanilla']:.3f}" for row in rows)
     text = f"Time divided by the time of vanilla chain-of-thought (b = 1): {seen or 'not measured'}."

@@ -54,9 +54,9 @@ class LimitsTable3(GridExperiment):
         "the fitting ability of Transformers on the MatMul, Cyclic-DET and Cyclic-RND model is much worse than RNNs",
     )
     summary = (
-        "The final losses of a one-layer RNN and of Transformers, on training samples and on fresh ones, are compared with "
-        "the lower bound for any predictor: the entropy of the exact answers, or the variance of samples. The losses that "
-        "the paper prints are compared with lower bounds at the paper's sizes."
+        "The final losses of a one-layer RNN and of Transformers, on training samples and on fresh ones, are compared "
+        "with the lower bound for any predictor: the entropy of the exact answers, or the variance of the next "
+        "observation (RanLDS). The losses that the paper prints are compared with lower bounds at the paper's sizes."
     )
     num_seeds = lab.Experiment.NUM_SEEDS
     run_columns = ("task", "layers")
@@ -349,8 +349,8 @@ def _training_losses(rows: lab.Rows, layers: tuple[int, ...]) -> str:
 @lab.claim("limits-printed-rnd-rnn")
 def printed_rnd_rnn(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measurement:
     floor = said_floor(tables, "cyclic-rnd", lab.parameter(numbers, "backward"))
-    text = f"The smallest possible loss is {floor} nats, the entropy of the exact belief. It bounds every predictor's "
-    text += "cross-entropy on any data, so a smaller printed loss cannot be this cross-entropy."
+    text = f"The smallest possible loss is {floor} nats, the entropy of the exact belief. No predictor's "
+    text += "cross-entropy with the exact belief is smaller, so a smaller printed loss is another quantity."
     return lab.Measurement(
         printed_gap(tables, "cyclic-rnd", TABLE_3["cyclic-rnd"]["RNN"], lab.parameter(numbers, "backward")), text
     )
@@ -359,8 +359,8 @@ def printed_rnd_rnn(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Meas
 @lab.claim("limits-printed-rnd-transformers")
 def printed_rnd_transformers(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measurement:
     floor = said_floor(tables, "cyclic-rnd", lab.parameter(numbers, "backward"))
-    text = f"The smallest possible loss is {floor} nats over 120 positions, or {LEAST_SHARE:.4f} times this over 121. "
-    text += "The printed loss of the six-layer model is 0.109 nats below the printed loss of the five-layer model."
+    text = f"The smallest possible loss is {floor} nats over 120 positions, or {LEAST_SHARE:.4f} times this over 121, "
+    text += "of which the first is known. The printed loss is 0.109 nats lower for six layers than for five."
     return lab.Measurement(
         printed_gap(tables, "cyclic-rnd", TABLE_3["cyclic-rnd"]["6 layers"], lab.parameter(numbers, "backward")), text
     )
@@ -372,7 +372,7 @@ def printed_lds_rnn(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Meas
     if not rows:
         return lab.Measurement(None, "")
     printed, floor, scatter = TABLE_3["ran-lds"]["RNN"], rows[0]["value"], rows[0]["batch_deviation"]
-    averaged = "the possible distance of a batch mean from the lower bound (the paper does not state what it averages)"
+    averaged = "the half-width of the 95 % interval of a batch mean (the paper may print the mean loss of one batch)"
     gap = lab.Effect.pooled(
         [lab.EstimateWithError(printed - LEAST_SHARE * floor, scatter)], "printed loss minus the smallest possible loss"
     )

@@ -251,7 +251,7 @@ def printed_rnd_converged(tables: lab.Tables, numbers: lab.RuleParameters) -> la
     text += f"{said_floor(tables, 'cyclic-rnd, first action hidden', backward)} nats"
     text += f", in single instances {min(found):.4f} to {max(found):.4f}. " if found else ". "
     text += f"By the definition of the process this loss is {said_floor(tables, 'cyclic-rnd', backward)}"
-    text += f", for the augmented HMM {said_floor(tables, 'cyclic-rnd, augmented', backward)}"
+    text += f", for hidden states (state, last action) {said_floor(tables, 'cyclic-rnd, augmented', backward)}"
     others = {b: floors(tables, "cyclic-rnd", b) for b in sorted(_backwards(tables)) if b != backward}
     shown = ", ".join(f"{b:g}: {math.fsum(known) / len(known):.4f}" for b, known in others.items())
     text += f"; at other backward probabilities {shown}." if shown else "."

@@ -334,7 +334,7 @@ def start(tables: lab.Tables) -> lab.Measurement:
     rows = tables["start"]
     least, right = min(row["as_printed"] for row in rows), max(row["corrected"] for row in rows)
     text = (
-        f"With the printed h_0, the error of the first vectors is at least {least:.2g} in every instance. With α/2 added "
-        f"instead of subtracted, the error is at most {right:.1e}."
+        f"With b_0 - α/2 in h_0, as printed, the error over three observations is at least {least:.2g} in every "
+        f"instance. With b_0 + α/2, the error is at most {right:.1e}."
     )
     return lab.Measurement(lab.Effect(value=least, unit="smallest error over instances"), text)

@@ -208,7 +208,7 @@ def _error_figure(rows: lab.Rows) -> lab.Figure:
             "Curves show the largest error over positions and coordinates of the network with ceil(log2 T) layers (median, "
             "with the range over instances). λ is the scale of the GeLU units that compute products. Unless the legend "
             "gives λ, it is 2^(p/3), the best value for numbers of p significand bits. The ReLU network has no error on "
-            "cycles, so it has no curve. Right: constants of Eq. (E.18) in float64, with the theorem's bound on the error."
+            "cycles, so it has no curve. Right: the paper's constants (E.18) in float64 and the theorem's bound 1/T."
         ),
         panels=(
             panel("float64", gadgets + truncated, "float64"),
@@ -228,9 +228,9 @@ def _depth_figure(tables: lab.Tables) -> lab.Figure:
         name="depth",
         title="ceil(log2 T) layers give the right states, and one layer fewer does not",
         caption=(
-            f"Left: fraction of sequences with a wrong state, for length {longest} and random cycles of five states, at "
-            "the powers of two and the positions after them. Right: first wrong position (equal in all instances) with "
-            "L - 1 layers, where L = ceil(log2 T), and the predicted position 2^(L-1) + 1."
+            f"Left: fraction of sequences with a wrong state, by layers and position (2^k and 2^k + 1), "
+            f"for length {longest} and random cycles of five states. Right: first wrong position (equal in all "
+            "instances) with L - 1 layers, where L = ceil(log2 T), and the predicted position 2^(L-1) + 1."
         ),
         panels=(
             lab.heatmap(
@@ -270,8 +270,8 @@ def _weight_figure(rows: lab.Rows) -> lab.Figure:
         title="The largest weight is polynomial in the sequence length T",
         caption=(
             "Curves show the largest weight with the constants of the paper, for each number n of states. It is the output "
-            "weight √(2π)λ²/8 of the GeLU units that compute products with scale λ. As λ² is proportional to 1/η, where η "
-            "is the error that Eq. (E.18) allows with log2 T layers, the weight grows as T to the power 1 + log2(8n)."
+            "weight √(2π)λ²/8 of the GeLU units that compute products with scale λ. λ² is proportional to "
+            "1/η = (8n)^(L+1) T (E.18). With L = log2 T layers, the weight thus grows as T to the power 1 + log2(8n)."
         ),
         panels=(lab.lines("", *series, x_label="length T", y_label="largest weight", log_x=True, log_y=True),),
     )
