@@ -123,11 +123,8 @@ def test_what_cannot_be_fitted_is_refused_in_one_line() -> None:
         estimators.CategoricalHMM(2, tol=None).fit([0, 1, 1])
     dates = np.array(["2026-01-01", "2026-01-02"] * 6, "M8[D]")
     law = hs.fit(x, 1, emission="gaussian").hmm
-    for days in (
-        np.array([*dates], object),
-        np.array([*dates - dates[0]], object),
-        np.ma.masked_equal(dates, dates[0]),
-    ):
+    spans = np.array([*dates - dates[0]], object)
+    for days in (np.array([*dates], object), spans, np.ma.masked_equal(dates, dates[0])):
         for call in (estimators.GaussianHMM().fit, lambda one: hs.log_likelihood(law, one[None, :, None])):
             with pytest.raises(InputError, match=r"must be numbers|numeric dtype"):
                 call(days)
@@ -136,6 +133,14 @@ def test_what_cannot_be_fitted_is_refused_in_one_line() -> None:
             estimators.CategoricalHMM(2).fit(names)
     with pytest.raises(InputError, match=r"100000000000000000000 is not a symbol; symbols must be in \[0, "):
         hs.SequenceData([0, 10**20])
+
+
+@pytest.mark.parametrize("kind, name", [("GaussianHMM", "means"), ("PoissonHMM", "lambdas"), ("GMMHMM", "means")])
+def test_columns_differ_from_parameters_set_by_hand(kind: str, name: str) -> None:
+    model = ready(kind).set_params(init_params="")
+    for call in (model.score, model.predict, model.decode, model.predict_proba, model.bic, model.fit):
+        with pytest.raises(InputError, match=f"^X: must have 1 column, as the model's {name}_, got 2$"):
+            call(np.ones((5, 2)))
 
 
 def test_counts_of_millions() -> None:

@@ -51,6 +51,12 @@ class RealValuedHMM(HiddenMarkovModel):
             self.n_features = found.shape[1]
         return found
 
+    def _log_likelihoods(self, process: EmissionHMM, vectors: torch.Tensor) -> torch.Tensor:
+        if (width := vectors.shape[-1]) != (own := process.num_symbols):
+            array = next(name for name in self.parts.values() if name not in HiddenMarkovModel.laws)
+            raise InputError(f"X: must have {own} column{'s' * (own != 1)}, as the model's {array}, got {width}")
+        return process.log_likelihoods(process.checked(vectors))
+
     def _known(self, X: NDArray[Any], allowed: NDArray[np.bool_]) -> Any:
         return torch.from_numpy(allowed)
 
@@ -59,7 +65,7 @@ class RealValuedHMM(HiddenMarkovModel):
     ) -> tuple[Counts, float]:
         kept, weights = lengths[lengths > 0], None if weights is None else weights[lengths > 0]
         process = self._checked_process()
-        logs = process.log_likelihoods(process.checked(torch.from_numpy(X)))
+        logs = self._log_likelihoods(process, torch.from_numpy(X))
         logs = logs if known is None else logs.masked_fill(~known, -torch.inf)
         found: StateCounts = count_rows(process.chain, logs, torch.from_numpy(kept), weights)
         arrays = (found.initial, found.transitions, found.occupancy, found.log_likelihood)
@@ -80,7 +86,7 @@ class RealValuedHMM(HiddenMarkovModel):
                 list(rows.split(counts.tolist())), batch_first=True, padding_value=torch.nan
             )
             inside = torch.arange(vectors.shape[1]) < counts[:, None]
-        logs, allowed = process.log_likelihoods(process.checked(vectors)), self._allowed(known_states, len(X))
+        logs, allowed = self._log_likelihoods(process, vectors), self._allowed(known_states, len(X))
         if allowed is not None:
             places = torch.ones(logs.shape[:2], dtype=torch.bool) if inside is None else inside
             logs[places] = logs[places].masked_fill(~torch.from_numpy(allowed), -torch.inf)
