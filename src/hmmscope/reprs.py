@@ -8,6 +8,8 @@ from html import escape
 from types import MappingProxyType
 from typing import Any
 
+import numpy as np
+
 from hmmscope.errors import InputError
 
 
@@ -83,10 +85,23 @@ def to_frame(columns: Mapping[str, Any], index: Any = None) -> Any:
     return needed("pandas", "to_pandas").DataFrame(dict(columns), index=index)
 
 
-def columns_of(rows: Iterable[Mapping[str, Any]]) -> dict[str, list[Any]]:
-    """Return a list of values for each key of the rows (dicts), with None where a row lacks the key."""
+def columns_of(rows: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return a list of values for each key of the rows (dicts), with None where a row lacks the key.
+
+    Dates and durations of NumPy become an array, because polars reads each number in a list of them as microseconds.
+    """
     rows = list(rows)
-    return {name: [row.get(name) for row in rows] for name in dict.fromkeys(key for row in rows for key in row)}
+    names = dict.fromkeys(key for row in rows for key in row)
+    return {name: times_as_array([row.get(name) for row in rows]) for name in names}
+
+
+def times_as_array(values: Any) -> Any:
+    """Convert dates or durations of NumPy to an array in nanoseconds or microseconds; return other values unchanged."""
+    given = values[:1] if isinstance(values, np.ndarray) else [one for one in values if one is not None]
+    if not len(given) or {type(one) for one in given} not in ({np.datetime64}, {np.timedelta64}):
+        return values
+    unit = "ns" if all(np.datetime_data(one.dtype)[0] == "ns" for one in given) else "us"
+    return np.array(values, f"{given[0].dtype.kind}8[{unit}]")
 
 
 class Tabular:
@@ -95,7 +110,7 @@ class Tabular:
     def table(self) -> "Sequence[Mapping[str, Any]]":
         raise NotImplementedError
 
-    def columns(self) -> dict[str, list[Any]]:
+    def columns(self) -> dict[str, Any]:
         """Return the columns of `table()`, for `polars.DataFrame` or `pyarrow.table`."""
         return columns_of(self.table())
 

@@ -11,8 +11,9 @@ import torch
 
 import hmmscope as hs
 from hmmscope.errors import InputError, RefusedError
+from hmmscope.reprs import times_as_array
 from hmmscope.runs.given_rows import labels_as_given, of_symbols
-from hmmscope.runs.row_values import duration_text, multiple_of, time_step
+from hmmscope.runs.row_values import RowValues, duration_text, multiple_of, time_step
 
 WEATHER = hs.HMM(
     [0.5, 0.5], [[0.9, 0.1], [0.2, 0.8]], [[0.8, 0.2], [0.3, 0.7]], symbols=["sun", "rain"], states=["dry", "wet"]
@@ -135,12 +136,7 @@ def test_values_of_rows_are_plain_arrays_in_arithmetic() -> None:
 
 def test_answers_are_written_as_csv(tmp_path: Path) -> None:
     WEATHER.predict([["sun"], ["rain", "rain"]]).to_csv(tmp_path / "states.csv")
-    assert (tmp_path / "states.csv").read_text().splitlines() == [
-        "sequence,time,state",
-        "0,0,0",
-        "1,0,1",
-        "1,1,1",
-    ]
+    assert (tmp_path / "states.csv").read_text().splitlines() == ["sequence,time,state", "0,0,0", "1,0,1", "1,1,1"]
     with pytest.raises(RefusedError, match=r"states\.csv: exists"):
         WEATHER.predict([[0]]).to_csv(tmp_path / "states.csv")
 
@@ -162,14 +158,6 @@ def test_a_stream_stores_no_rows() -> None:
     assert fit.predict([[0, 1]]).shape == (2,)
 
 
-def test_time_steps_and_durations() -> None:
-    stamps = np.datetime64("2026-01-01") + np.timedelta64(10, "m") * np.array([0, 1, 2, 7, 8])
-    assert time_step(stamps) == np.timedelta64(10, "m")
-    assert time_step(np.arange(5)) is None
-    for minutes, text in ((0.5, "30 s"), (90, "1 h 30 min"), (60 * 24 * 3, "3 d"), (59.9999, "1 h")):
-        assert duration_text(np.timedelta64(round(minutes * 60e9), "ns")) == text
-
-
 def test_results_keep_the_index_of_pandas() -> None:
     pd: Any = pytest.importorskip("pandas")
     stamps = pd.date_range("2026-01-01", periods=300, freq="10min", name="stamp", tz="Europe/Berlin")
@@ -189,23 +177,38 @@ def test_results_keep_the_index_of_pandas() -> None:
     assert WEATHER.predict(text).to_pandas().index.tolist() == ["a", "b"]
 
 
-def test_labels_of_each_sequence_are_joined() -> None:
-    data: Any = hs.SequenceData([["sun", "rain"], ["sun"]], symbols=["sun", "rain"])
-    stamps = np.datetime64("2026-01-01") + np.arange(3)
-    found = of_symbols(data, [stamps[:2], stamps[2:]])
-    assert found.index.tolist() == stamps.tolist()
-
-
-def test_long_dwell_times_and_calendar_steps() -> None:
+def test_dwell_times_and_calendar_steps() -> None:
     """Six hundred years are not "always", and the year after a leap year begins on the first of January."""
     years = [f"{year}-01-01" for year in range(1960, 1972)]
     fit = hs.fit({"t": years, "x": np.zeros(12) + np.arange(12) % 2}, 1, column="x", time="t", every="12mo")
+    stamps = np.datetime64("2026-01-01") + np.timedelta64(10, "m") * np.array([0, 1, 2, 7, 8])
+    assert time_step(stamps) == np.timedelta64(10, "m")
+    assert time_step(np.arange(5)) is None
+    for minutes, text in ((0.5, "30 s"), (90, "1 h 30 min"), (60 * 24 * 3, "3 d"), (59.9999, "1 h")):
+        assert duration_text(np.timedelta64(round(minutes * 60e9), "ns")) == text
     step = np.timedelta64(365, "D")
     assert duration_text(multiple_of(step, 627.3)) == "228,964 d 12 h"
     assert duration_text(multiple_of(step, np.inf)) == "always"
     assert multiple_of(np.timedelta64(10, "ns"), 2.5) == np.timedelta64(25, "ns")
     ahead = [str(row["time"])[:10] for row in fit.forecast(steps=2).table()[::2]]
     assert ahead == ["1972-01-01", "1973-01-01"]
+
+
+def test_times_in_columns_are_arrays() -> None:
+    """Polars reads each number in a list of NumPy's durations as microseconds."""
+    stamps = np.datetime64("2026-01-01T00:00", "us") + np.arange(300) * np.timedelta64(1, "h")
+    fit = hs.fit({"t": stamps, "x": np.asarray(SENSORS.sample(300).observations)[:, 1]}, 2, column="x", time="t")
+    states, ahead = fit.states().columns(), fit.forecast(steps=2).columns()
+    assert (states["dwell_time"].dtype, ahead["time"].dtype) == ("m8[ns]", "M8[us]")
+    assert np.allclose(states["dwell_time"] / np.timedelta64(1, "h"), states["dwell_rows"])
+    assert (ahead["time"] == stamps[-1:] + np.array([1, 2], "m8[h]")).all()
+    assert RowValues.of(stamps, [300], ["state"], stamps.astype("M8[s]")).columns()["index"].dtype == "M8[us]"
+    years = times_as_array([None, np.timedelta64(5000, "ns"), np.timedelta64(2**61, "us")])
+    assert years[1:].astype(int).tolist() == [5, 2**61]
+    polars = pytest.importorskip("polars")
+    hours = polars.DataFrame(states)["dwell_time"].dt.total_seconds(fractional=True) / 3600
+    assert np.allclose(hours, states["dwell_rows"])
+    assert polars.DataFrame(ahead)["time"].to_list() == ahead["time"].tolist()
 
 
 def test_answers_have_the_index_of_a_frame_itself() -> None:
@@ -248,6 +251,9 @@ def test_rows_carry_the_names_of_their_sequences() -> None:
         found = hs.fit(table, 1, column=column, group="id", time="t", every=1).predict()
         assert found.columns()["sequence"].tolist() == ["b", "b", "b", "a", "a"]
         assert pickle.loads(pickle.dumps(found)).sequences == ("b", "a")
+    data: Any = hs.SequenceData([["sun", "rain"], ["sun"]], symbols=["sun", "rain"])
+    stamps = np.datetime64("2026-01-01") + np.arange(3)
+    assert of_symbols(data, [stamps[:2], stamps[2:]]).index.tolist() == stamps.tolist()
 
 
 def test_labels_of_a_frame_keep_their_kind() -> None:
@@ -266,10 +272,7 @@ class Labels(np.ndarray):
 def test_answers_are_conditioned_on_known_states_and_weighted() -> None:
     """For symbols, numbers, durations and inputs, ragged, against inference on each sequence."""
     drawn = np.random.default_rng(0)
-    symbols, inputs = (
-        [drawn.integers(0, 2, n).tolist() for n in (6, 3, 9)],
-        [drawn.integers(0, 2, n).tolist() for n in (6, 3, 9)],
-    )
+    symbols, inputs = ([drawn.integers(0, 2, n).tolist() for n in (6, 3, 9)] for _ in range(2))
     known, weights = [[0, -1, {0, 1}, 1, -1, 0], [None, 1, 1], [-1] * 9], [2.0, 0.0, 0.5]
     numbers = [np.array(row) + 0.25 for row in symbols]
     options: dict[str, Any] = {"num_restarts": 1, "max_iterations": 3}

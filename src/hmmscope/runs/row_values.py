@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from hmmscope.errors import RefusedError
-from hmmscope.reprs import needed, to_frame
+from hmmscope.reprs import needed, times_as_array, to_frame
 from hmmscope.storage.store import write_text
 
 
@@ -97,7 +97,7 @@ class RowValues(np.ndarray[Any, Any]):
             found["sequence"] = np.repeat(self.sequences or np.arange(len(self.lengths)), self.lengths)
         if self.index is None:
             return found | {"time": np.concatenate([np.arange(count) for count in self.lengths] or [np.arange(0)])}
-        return found | {getattr(self.index, "name", None) or "index": np.asarray(self.index)}
+        return found | {getattr(self.index, "name", None) or "index": times_as_array(np.asarray(self.index))}
 
 
 def stamps_of(index: Any) -> np.ndarray[Any, Any] | None:
