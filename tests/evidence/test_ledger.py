@@ -219,7 +219,7 @@ def test_the_audit_asks_the_history_when_a_protocol_was_committed(
     assert code == 0
     assert "1 verdicts: 1 confirmatory, 0 exploratory" in said
     assert ", committed 2026-11-20: it-rises" in said
-    assert "3 parts of data: 3 from the present version of the measuring code" in said
+    assert "3 measurements: 3 from the present version of the measuring code" in said
     (repository / "fixed.json").write_text("Another one.")
     shutil.rmtree(repository / ".git")
     commit("2026-11-20T23:59:59+00:00")

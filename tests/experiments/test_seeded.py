@@ -401,7 +401,7 @@ def test_a_run_goes_by_a_protocol_and_writes_none(tmp_path: Path, capsys: pytest
     write_page([out], out / "report.html")
     file.write_bytes(file.read_bytes().replace(b'"measurement": 1', b'"measurement": 2'))
     assert main([*plain_run, "--out", str(tmp_path / "new"), "--protocol", str(file)]) == 2
-    assert "has version 2 of the measurement; the current version is 1" in capsys.readouterr().err
+    assert "is for version 2 of the measuring code; the current version is 1" in capsys.readouterr().err
     shutil.copyfile(out / "protocol.json", file)
     run_experiment("test-seeded", "smoke", out, protocol=file, quiet=True, resume=True)
     assert [part["protocol"] for part in store.read_table(out / "parts.jsonl")] == [digest] * 2
@@ -446,7 +446,7 @@ def test_one_number_of_seeds_is_asked_about(
     assert said.startswith("error[2] --seeds 100: is ambiguous; for 100 seeds, starting at 0, give --num-seeds 100; ")
     assert not list(tmp_path.iterdir())
     if words[0] in ("run", "sweep"):
-        assert "for the one seed 100 give --seeds 100," in said
+        assert "for seed 100 alone give --seeds '100,'" in said
         assert main([*words, "--seeds", "1,2", "--num-seeds", "2", "--out", "out"]) == 2
         assert "give only one of them" in capsys.readouterr().err
 

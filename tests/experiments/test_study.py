@@ -137,7 +137,7 @@ def test_every_changed_byte_of_what_it_fitted_and_trained_is_found(
     draw_folder(copy)
     write_page([copy], copy / "report.html")
     assert main(["check", str(copy)]) == 0
-    assert re.search(r"; 1 run inside compared too; .* \d+ files, 0 not covered\n", capsys.readouterr().out)
+    assert re.search(r"; also those of 1 run inside; .* \d+ files, 0 not covered\n", capsys.readouterr().out)
     files = [path for path in sorted(copy.rglob("*")) if path.is_file() and path.name not in ("lock", "grid.lock")]
     kinds = {"hmms/2.json", "report.html", "figures/01-predictors.png", "tables/chosen.jsonl"}
     assert kinds <= {path.relative_to(copy).as_posix() for path in files}

@@ -533,12 +533,12 @@ REFUSED: dict[str, tuple[int, list[object], str]] = {
     "time without memory": (
         2,
         ["infer", "umbrella", "--horizon", 5],
-        "horizon: needs --memory, and must be at least that long",
+        "horizon: needs --memory, and must not be below it",
     ),
     "time below memory": (
         2,
         ["infer", "umbrella", "--memory", 6, "--horizon", 5],
-        "horizon: needs --memory, and must be at least that long",
+        "horizon: needs --memory, and must not be below it",
     ),
     "seed": (2, ["infer", "umbrella", "--seed", -1], "seed: must be an integer in"),
     "component of one HMM": (

@@ -80,10 +80,10 @@ def _parts(folders: Sequence[Path]) -> list[str]:
             if kind != "present":
                 said = "an unknown version" if version is None else f"version {version}"
                 older.append(
-                    f"  {about['experiment']}, {about['scale']}: {count} parts were measured by {said} of the code (now "
+                    f"  {about['experiment']}, {about['scale']}: {count} measurements by {said} of the code (now "
                     f"version {known.version}){added}"
                 )
-    said = f"{sum(counts.values())} parts of data: {counts['present']} from the present version of the measuring code"
+    said = f"{sum(counts.values())} measurements: {counts['present']} from the present version of the measuring code"
     rest = counts["earlier"] + counts["unknown"]
     return [f"{said}, {rest} from other versions" if rest else said, *older]
 

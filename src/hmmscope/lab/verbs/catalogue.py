@@ -116,7 +116,7 @@ def _show(name: str) -> None:
             if singular == "claim":
                 source = asked_by(entry.source)
                 say(f"claim {name}: {entry.claim_text}\n\n{source}; decided by the experiment {entry.experiment}\n")
-                say(f"{entry.operationalization}\nRule: {entry.rule or 'none (a question is answered or open)'}")
+                say(f"{entry.operationalization}\nRule: {entry.rule or 'none (this is a question)'}")
             else:
                 _show_experiment(name) if singular == "experiment" else _show_entry(name, singular, entry)
             return

@@ -36,7 +36,7 @@ def checks() -> Iterator[tuple[str, bool, str]]:
     yield "threads", True, f"{torch.get_num_threads()} of {os.cpu_count()} cores"
     compiled = tuple(philox_words(np.zeros((1, 4), np.uint64), (0, 0))[0].tolist())
     known = philox_reference((0, 0, 0, 0), (0, 0)) == _PHILOX_ZERO == compiled
-    yield "random numbers", known, f"Philox4x32-10 gives {'its known answer' if known else compiled}"
+    yield "random numbers", known, f"Philox4x32-10 gives {'its test vector' if known else compiled}"
     yield "sampler", *_sampler()
     yield "disk", *_disk()
     gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else "no GPU was found; everything runs on the CPU"

@@ -10,7 +10,7 @@ def export(run: str, out: str, quiet: bool) -> None:
     exported = export_huggingface(loaded, out)
     family, beyond = exported.family, exported.config["vocab_size"] - loaded.model.num_symbols
     numbers = sum(tensor.numel() for tensor in exported.tensors.values())
-    say(f"{family.title} layout, {numbers} numbers of {exported.config['dtype']}: {out}")
+    say(f"{family.title} layout, {numbers} weights in {exported.config['dtype']}: {out}")
     if not quiet:
         say(f"open it: transformers.AutoModelForCausalLM.from_pretrained({out!r})")
         if beyond:

@@ -91,7 +91,7 @@ class FactOptions:
         require(
             not self.horizon or self.horizon >= self.memory > 0,
             "horizon",
-            "needs --memory, and must be at least that long",
+            "needs --memory, and must not be below it",
             self.horizon,
         )
 

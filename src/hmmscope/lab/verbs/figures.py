@@ -21,7 +21,7 @@ def write_figures(found: Sequence[ExperimentFolder], out: Path, *, style: str, q
     named = Counter(one.about.experiment for one in found)
     if max(named.values()) > 1:
         raise InputError(
-            f"figures: {max(named, key=named.__getitem__)} is given twice; use a call and --figures FOLDER for each"
+            f"figures: {max(named, key=named.__getitem__)} is given twice; call report for each, with its own --figures"
         )
     for one in found:
         name = one.about.experiment

@@ -62,7 +62,7 @@ class SequenceInputOptions:
     sort: bool = said("sort rows by time", False, group=READING)
     duplicates: str | None = said("of rows in one time step, keep the first or last", metavar="WHICH", group=READING)
     missing: str | None = said(
-        "markers of a missing observation, such as NA,N,-; the marker none: null values", metavar="NAMES", group=READING
+        "markers of a missing observation, such as NA,N,-; none stands for null values", metavar="NAMES", group=READING
     )
     axis: int | None = said(
         "time axis of an array: 0 if columns are sequences, 1 if rows are sequences", metavar="0|1", group=READING
@@ -119,7 +119,7 @@ class RunOptions(ExecutionOptions, OverrideOptions):
     examples = ("hmmscope run quickstart --out runs/quickstart", "hmmscope run limits-fig3 --dry-run")
 
     experiment: str = given(
-        "an experiment (see hmmscope show experiments), or a group of experiments and a ledger: multitask, limits, all"
+        "an experiment (see hmmscope show experiments), or a group, which also gets a ledger: multitask, limits, all"
     )
     scale: str = said("size: smoke (seconds), small (minutes on 2 cores), medium (hours), gpu or paper", "small")
     out: str | None = said("write into this new folder", metavar="DIR")
@@ -147,7 +147,7 @@ class TrainCommandOptions(SequenceInputOptions, OverrideOptions):
     )
     out: str | None = said("write into this new folder", metavar="DIR")
     model: str | None = said("train this registered model, or your own module", metavar="NAME|FILE.py:NAME")
-    warm_start: str | None = said("reuse the training steps shared with the shorter run RUN", metavar="RUN")
+    warm_start: str | None = said("reuse the steps of the shorter, otherwise equal run RUN", metavar="RUN")
     resume: bool = said("resume the run in the folder --out", False)
     dry_run: bool = said("print tokens, FLOPs, memory and time; train nothing", False)
     measure: bool = said("with --dry-run: time a few training steps on this machine for the estimate", False)
@@ -212,7 +212,7 @@ class InferOptions(SequenceInputOptions, OverrideOptions):
     )
     out: str | None = said("write a new .jsonl with a row per position; without sequences, a new .json", metavar="FILE")
     memory: int = said(
-        "predict from the last L symbols only; without sequences, print errors of memory lengths 1 to L", 0, metavar="L"
+        "predict from the last L symbols only; without sequences, print prediction errors for 1 to L", 0, metavar="L"
     )
     seed: int = said("seed of random draws", 0)
     allow_drop_tiny: bool = said("round positive probabilities below 2^-32 to zero", False)
@@ -225,7 +225,7 @@ class InferOptions(SequenceInputOptions, OverrideOptions):
     forecast: int = said("add the distribution of each of the next N symbols", 0, metavar="N", group=OF_SEQUENCES)
     component: int | None = said("select component M of a mixture", metavar="M", group=OF_PROCESS)
     block_entropies: int = said("print entropies of blocks of 1 to N observations", 0, metavar="N", group=OF_PROCESS)
-    observability: int = said("print the observability of 1 to K observations", 0, metavar="K", group=OF_PROCESS)
+    observability: int = said("print how well 1 to K observations distinguish states", 0, metavar="K", group=OF_PROCESS)
     mixing: bool = said("print the mixing time of the belief state", False, group=OF_PROCESS)
     horizon: int = said("measure the errors of --memory after T observations", 0, metavar="T", group=OF_PROCESS)
     mixed_states: int = said("list up to N reachable belief states (mixed states)", 0, metavar="N", group=OF_PROCESS)
@@ -251,13 +251,13 @@ class FitCommandOptions(SequenceInputOptions, Options):
     )
     choose: str | None = said(
         "rule that selects the number of states: bic, or evidence (marginal likelihood); default: bic, and for short "
-        "data also an interval of numbers from the evidence",
+        "data also an interval of the number of states from the evidence",
         metavar="RULE",
     )
     out: str = said("write the HMM to a new .json, .npz or .safetensors file", metavar="FILE", required=True)
     emission: str | None = said(
         "emission of a state: symbols, gaussian (default for fractional numbers), gaussian-mixture, "
-        "poisson, channels, or a registered family",
+        "poisson, channels (a symbol each), or a registered family",
         metavar="NAME",
     )
     inputs: str | None = said(
@@ -265,7 +265,7 @@ class FitCommandOptions(SequenceInputOptions, Options):
         metavar="NAME",
     )
     durations: int | None = said("fit how long states last, up to N steps (semi-Markov model)", metavar="N")
-    duration_family: str = said("with --durations: free or negative-binomial", "free", metavar="NAME")
+    duration_family: str = said("with --durations: distribution, free or negative-binomial", "free", metavar="NAME")
     symbols: int | None = said("size of the alphabet, if symbols are numbers (default: the largest + 1)", metavar="V")
     restarts: int = said("run at most N restarts; stop once the best two agree", 12, metavar="N")
     iterations: int = said("run at most N iterations per restart", 200, metavar="N")
@@ -366,8 +366,8 @@ class CheckOptions(Options):
     examples = ("hmmscope check", "hmmscope check runs/quickstart")
 
     folders: tuple[str, ...] = given(
-        "folders of runs, experiments, sweeps, pools, exports, submissions or cards (default: test this installation: "
-        "exact bits, disk, optional packages)",
+        "folders of runs, experiments, sweeps, pools, exports, benchmark submissions or cards (default: test "
+        "this installation: exact bits, disk, optional packages)",
         metavar="FOLDER",
         default=(),
     )

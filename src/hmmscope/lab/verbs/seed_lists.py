@@ -11,7 +11,7 @@ def chosen_seeds(num_seeds: int | None, seeds: str | None) -> int | tuple[int, .
     if num_seeds is not None:
         raise InputError("--seeds: cannot be combined with --num-seeds; give only one of them")
     if "," not in seeds:
-        raise refused(seeds, f"for the one seed {seeds} give --seeds {seeds},")
+        raise refused(seeds, f"for seed {seeds} alone give --seeds '{seeds},'")
     return parse_value(tuple[int, ...], seeds.removesuffix(","), "--seeds")
 
 

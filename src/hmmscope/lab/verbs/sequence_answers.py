@@ -299,7 +299,7 @@ def _memory(process: Process, tokens: Tensor, rows: list[dict], length: int) -> 
     total = float(kept.log_likelihood_terms.sum())
     symbols = tuple(map(in_brief, process.symbols or map(str, range(process.num_symbols))))
     ahead = likeliest(rows[-1]["memory_next_observation"], symbols)
-    following = "" if getattr(process, "inputs", None) is not None else f", next: {ahead or 'none (impossible window)'}"
+    following = "" if getattr(process, "inputs", None) is not None else f", next: {ahead or 'none (impossible memory)'}"
     return [
         f"with {length} observations of memory: log-likelihood {_nats(total)} "
         f"({_digits(total / max(1, _made(tokens)))} per observation){following}"

@@ -79,7 +79,7 @@ def _verified(folder: Path) -> tuple[str, seals.SealReport]:
         many = len(found.covered)
         begin = f"{many} files agree with their checksums" if many != 1 else "1 file agrees with its checksum"
         begin = begin if found.kind else "no checksums"
-        runs = [f"{found.runs} run{'s' * (found.runs != 1)} inside compared too"] if found.runs else []
+        runs = [f"also those of {found.runs} run{'s' * (found.runs != 1)} inside"] if found.runs else []
         said = [begin, *runs, *_checked(kind, folder), str(found)]
     return f"{kind}: {'; '.join(said)}", found
 
@@ -149,7 +149,7 @@ def _experiment(folder: Path) -> list[str]:
     if os.path.lexists(folder / INDEX) and not os.path.lexists(folder / "findings.json"):
         about = store.read_json(folder / "experiment.json", managed=True)
         parts = StoredParts(folder, about.get("experiment"), about.get("scale")).num_parts
-        return [f"the experiment is not finished; its tables contain the {parts} parts that its index lists"]
+        return [f"the experiment is not finished; its tables contain the {parts} measurements that {INDEX} lists"]
     about, tables = read_tables(folder)
     if about["experiment"] == "study":
         derived = findings_of(tables, about["config"]["study"]["seeds"])
