@@ -78,12 +78,8 @@ def test_pages_praise_nothing(run: Run, tmp_path: Path, monkeypatch: pytest.Monk
     for told in (look.data["beliefs"], look.data["live"]["beyond"]):  # by the luck of a draw, or of few samples
         told |= {"verdict": "more", "text": "0.14 [0.01, 0.25] of what 3 untrained controls leave unexplained"}
     said = read(look.save(tmp_path / "look.html"))
-    assert (
-        said.count(
-            "Because the model has learned nothing, it cannot be determined whether training made it hold the belief: 0.14"
-        )
-        == 2
-    )
+    for words in ("cannot be determined whether training made it", "is unknown whether training made this layer"):
+        assert said.count(f"Because the model has learned nothing, it {words} hold the belief: 0.14") == 1
     assert "Behind each symbol is a hidden state, which the network never sees." in said
     assert praise(said) == []
 

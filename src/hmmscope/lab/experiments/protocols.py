@@ -60,8 +60,8 @@ def protocol_for(plan: ExperimentPlan, path: Path) -> Protocol:
     if difference:
         raise InputError(f"protocol: {path} is for another plan ({'; '.join(difference[:4])}); commit a new protocol")
     if found.measurement != wanted["measurement"]:
-        versions = f"version {found.measurement} of the measurement; the current version is {wanted['measurement']}"
-        raise InputError(f"protocol: {path} has {versions}; write and commit a new protocol")
+        versions = f"version {found.measurement} of the measuring code; the current version is {wanted['measurement']}"
+        raise InputError(f"protocol: {path} is for {versions}; write and commit a new protocol")
     for claim in claims_of(plan.experiment.name):
         why = None if claim.rule is None else found.against(claim)
         if why is not None:

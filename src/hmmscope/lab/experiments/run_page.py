@@ -126,7 +126,7 @@ def description(run: Run) -> Description:
         + (
             " the Bayes optimum"
             if target.exact
-            else " baselines fitted to the training part"
+            else " baselines fitted to the training data"
             if given
             else " the filter of the HMM"
         )

@@ -120,7 +120,7 @@ class Seeded:
             {
                 "name": "trained",
                 "value": f"{len(rows)} runs, {sum(row['tokens'] for row in rows):,} tokens, "
-                f"{sum(known) / 3600:.2f} core-hours in total (table runs)",
+                f"{sum(known) / 3600:.2f} core-hours in total (see table 'runs')",
             },
         ]
         write_results(

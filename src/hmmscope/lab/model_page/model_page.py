@@ -152,7 +152,7 @@ def look(
     """
     if out is not None and require_path("out", out).suffix not in (".html", ".htm"):
         raise InputError(f"out: must end in .html, got {os.fspath(out)!r}")
-    options = options_of(options, InstrumentOptions).without(observer="must be unset: the process gives the beliefs")
+    options = options_of(options, InstrumentOptions).without(observer="must be unset: the page uses the exact beliefs")
     num_points = 4000 if options.num_points is None else options.num_points
     require_count("num_points", num_points, 100)
     require(1 <= num_samples <= MOST_SAMPLES, "num_samples", f"must be in [1, {MOST_SAMPLES}]", num_samples)

@@ -126,11 +126,9 @@ def measured(
 
 def _require_pushable(subject: PageInputs) -> None:
     if not isinstance(subject.target, NextObservation) or subject.block_length:
-        raise InputError("the page can move the belief only for models that predict the next observation")
+        raise InputError("the page can write beliefs only into models that predict the next observation")
     if STATES not in subject.probe.process.uses_hmm_inference:
-        raise InputError(
-            "the page can move only the belief about the state of a single HMM, but this process is not a single HMM"
-        )
+        raise InputError("the page can write only beliefs about the state of a single HMM, which this process is not")
 
 
 def _losses(subject: PageInputs, score: Score, unknown: list[str]) -> list[dict[str, Any]]:
@@ -225,7 +223,7 @@ def _beliefs(
         names[own.chosen], reader.points, reader.points, None, 1.0, 1.0, 1.0, whole, reader.from_prediction
     )
     if plane.note:
-        unknown.append(f"It is unknown whether the model holds a belief that differs from its prediction. {plane.note}")
+        unknown.append(f"It is unknown whether the model holds the belief or only the prediction. {plane.note}")
     exact = plane.coordinates(reader.points)
     box = _box(exact, triangle=reader.points.shape[1] == 3)
     states = subject.probe.process.states or tuple(map(str, range(reader.points.shape[1])))

@@ -59,7 +59,7 @@ _BEYOND = {
     "no more": "This layer holds no more of the belief than untrained networks hold",
     "less": "This layer holds less of the belief than untrained networks hold",
     "not told": "It cannot be determined whether training made this layer hold the belief",
-    "nothing": "Because the model has learned nothing, it cannot be determined whether training made it hold the belief",
+    "nothing": "Because the model has learned nothing, it is unknown whether training made this layer hold the belief",
 }
 #: Words for an R² of the belief, each with the smallest R² that it describes.
 _SIZES = (

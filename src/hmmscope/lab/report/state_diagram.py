@@ -35,7 +35,7 @@ def read_fitted(path: Path) -> dict[str, Any] | None:
     except (TypeError, KeyError, ValueError):
         right = False
     if not right:
-        raise DamagedError(f"{path}: must contain the states, moves and path of a fitted HMM, as written by a study")
+        raise DamagedError(f"{path}: must have the keys states, moves and path of a fitted HMM, as written by a study")
     return data
 
 

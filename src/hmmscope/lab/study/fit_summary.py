@@ -116,6 +116,6 @@ def _forecast(rows: Sequence[dict[str, Any]], y_label: str) -> Figure:
         title="Forecast after the last training piece",
         caption="Predictions of the HMM chosen by BIC. For symbols, curves show the probabilities of the symbols that "
         "are most likely at the last step, with 95 % intervals over the posterior of the parameters. For numbers, "
-        "curves show means, with intervals that contain the number with probability 95 %.",
+        "curves show predictive means with 95 % predictive intervals.",
         panels=(lines("", *series, x_label="steps ahead", y_label=y_label),),
     )

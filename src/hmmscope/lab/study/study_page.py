@@ -32,8 +32,8 @@ def summary(counting: Sequence[str]) -> str:
         f"distribution: {simple}, {'' if symbols else 'Gaussian '}hidden Markov models of growing size, and networks. All "
         f"are fitted to the training part{', where the n-gram baselines are also tuned' if symbols else ''}. The "
         f"validation part chooses the order of the {'n-gram' if symbols else 'autoregression'} and the training length of "
-        "each network. The networks are compared with the HMM chosen by BIC, unless another HMM has a lower validation "
-        "loss, by more than a standard error. All losses are on the test part"
+        "each network. The networks are compared with the HMM chosen by BIC, unless the HMM with the lowest "
+        "validation loss is better by more than one standard error of the difference. All losses are on the test part"
         + (
             ". Contexts in which the network has the lower loss show what the best network knows beyond the best HMM"
             if symbols
@@ -160,7 +160,7 @@ def _contexts(rows: Rows) -> Figure:
         name="contexts",
         title="Loss of the HMM minus loss of the network, by context",
         caption="Bars show the mean loss of the HMM minus the mean loss of the network after a context, for the "
-        "contexts with the largest total difference. Labels are context|symbol; this symbol contributes most.",
+        "contexts with the largest total difference. Labels are context|symbol that contributes most to it.",
         panels=tuple(panels),
     )
 
@@ -236,7 +236,7 @@ def findings(tables: Tables, num_seeds: int) -> list[Finding]:
         shown = ", ".join(f"{row['context']}|{row['next']} ({100 * row['share']:.1f} %)" for row in foremost)
         total = 100 * sum(row["share"] for row in surely)
         text = f"Contexts (preceding|next symbols) in which the network gains most (% of its whole gain): {shown}. "
-        text += f"The interval is above zero for {len(surely)} contexts, which account for {total:.0f} % of the gain."
+        text += f"The gain's interval is above zero for {len(surely)} contexts, which account for {total:.0f} % of it."
         found.append(_found("Gain of the network over the HMM by context", text))
     if tables["beliefs"]:
         rows = Rows(tables["beliefs"]).where(labels="true")

@@ -405,11 +405,11 @@ def _point(out: Path, data: dict[str, Any]) -> GridPoint:
         config, name = _read_config(json.dumps(data["config"]))
     except HmmscopeError as error:
         raise DamagedError(
-            f"{path}: run {shown(data['name'])} is invalid ({error}); another version may have made it; {_ANEW}"
+            f"{path}: run {shown(data['name'])} is invalid ({error}); perhaps from another hmmscope version; {_ANEW}"
         ) from error
     if name != data["name"]:
         raise DamagedError(
-            f"{path}: run {shown(data['name'])} has another configuration than its name encodes; it was altered, or another "
-            f"version made it; {_ANEW}"
+            f"{path}: run {shown(data['name'])} has another configuration than its name encodes; it was altered, or "
+            f"another version of hmmscope made it; {_ANEW}"
         )
     return GridPoint(data["name"], data["varied"], config)
