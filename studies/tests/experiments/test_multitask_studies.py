@@ -154,7 +154,7 @@ def test_a_point_without_a_logarithm_is_not_left_out_of_the_exponent(rate: float
     others = [row | {"seed": seed} for seed in (1, 2) for row in [slow | {"rate": 0.32}, *rows]]
     tables = {"rates": Rows([slow, *rows, *others])}
     found = judged("multitask-observability-exponent", tables)
-    assert "2 of 3 seeds have an exponent" in found.text
+    assert "An exponent of gamma was fitted in 2 of 3 seeds" in found.text
     assert ("slow the forgetting of the chain at gamma = 0.1 in 1 of 3 seeds" in found.text) == (rate is not None)
     assert found.num_seeds == 2
 

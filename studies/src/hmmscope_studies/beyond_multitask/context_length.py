@@ -26,8 +26,8 @@ class ContextLength(lab.Experiment):
     title = "How many observations does a Transformer need?"
     summary = (
         "By Lemma 1 of [MultiTask], the error from keeping only the last k observations falls exponentially in k. A "
-        "decoder is trained for each k on windows of one stationary HMM, to predict the next observation. Its distance "
-        "from the filter of the whole past is compared with that of the best predictor from the same k observations."
+        "decoder is trained for each k on windows of one stationary HMM, to predict the next observation. The "
+        "decoder's distance from the filter of the whole past is compared with the best predictor's for the same k."
     )
     num_seeds = lab.Experiment.NUM_SEEDS
     groups = {"memory": ("errors", "rates")}
@@ -105,10 +105,10 @@ def memory_decay(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measure
         return lab.Measurement(None, "Fewer than three memory lengths have an error above rounding.")
     gamma = rates[0]["observability"]
     text = (
-        f"The memory error is multiplied by {math.exp(-decay.value):.2f} with each additional observation, and "
-        f"ln(error) is closer to a linear function of k than to one of ln(k) by {better.short()} nats. Over the first "
-        f"four observations the decay rate is {rates.effect('rate')}, the mixing rate of the hidden chain "
-        f"{rates.effect('mixing')}; the lemma guarantees a rate of c gamma^4 with an unknown c, and gamma^4 is "
-        f"{gamma**4:.3f} here (gamma = {gamma:g})."
+        f"The memory error is multiplied by {math.exp(-decay.value):.2f} with each additional observation. For k "
+        f"observations, a line in k fits ln(error) better than a line in ln(k), by {better.short()} nats. Over the "
+        f"first four observations the decay rate is {rates.effect('rate')}, the mixing rate of the hidden chain "
+        f"{rates.effect('mixing')}. Lemma 1 guarantees the rate c gamma^4 with an unknown c; the observability gamma "
+        f"is {gamma:g}, so gamma^4 is {gamma**4:.3f}."
     )
     return lab.Measurement({"decay": decay, "exponential or power law": better}, text)

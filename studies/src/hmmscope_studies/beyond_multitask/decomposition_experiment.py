@@ -31,8 +31,8 @@ class ErrorDecomposition(lab.Experiment):
         "The prediction of [MultiTask] Theorem 1 is linear in the last L observations, fitted to n demonstrations by T "
         "steps of gradient descent. Its squared distance from the exact distribution of the next observation is the "
         "sum of the errors from a short memory, from the linear form of the prediction, and from n samples and T "
-        "steps. Each part is computed by enumeration, its rate is measured, and a bound with explicit constants is "
-        "tested on random processes."
+        "steps. These errors are computed by enumeration, their decay in n and T is measured, and a bound with "
+        "explicit constants is tested on random processes."
     )
     intervals = (
         "Intervals are 95 % intervals over processes; bands are 95 % bootstrap intervals over sets of demonstrations."
@@ -150,7 +150,7 @@ def _scaling_figure(rows: lab.Rows) -> lab.Figure:
     first = lab.Rows({"x": row["samples"], "value": row["predicted"]} for row in rows.where(instance=labels[0]))
     return lab.Figure(
         name="generalisation",
-        title="Squared error from the sample, by number of samples",
+        title="Squared error from the finite sample, by number of samples",
         caption=(
             "Curves show the mean squared distance of the least-squares prediction from the best linear prediction with a "
             "memory of 2 observations, for the reference process and random processes. The line “predicted” is σ² r / n, "
@@ -190,7 +190,7 @@ def _convergence_figure(rows: lab.Rows) -> lab.Figure:
         caption=(
             "Curves show the Euclidean distance of the prediction after T steps of size 1/λ from the least-squares "
             "prediction, for 1000 samples and a memory of 2 observations: its root mean square over windows, and that of "
-            "the worst window. The bound falls by a factor of 1 - α/λ per step, where α is the smallest non-zero "
+            "the worst window. The “bound” falls by a factor of 1 - α/λ per step, where α is the smallest non-zero "
             "eigenvalue of the sample covariance and λ the largest one."
         ),
         panels=tuple(
@@ -224,9 +224,9 @@ def _bound_figure(rows: lab.Rows) -> lab.Figure:
         title="Errors and their bounds on random processes",
         caption=(
             "Points show Euclidean distances and their bounds for random processes with 2 to 5 states, 2 to 4 symbols, "
-            "memories of 1 to 3, 10 to 10,000 samples and 0 to 199 steps, with exact means over the next observations. "
-            "The errors from the sample and from the steps are those of the worst window in the range of the sample "
-            "covariance. Differences below 1e-12 are omitted."
+            "memories of 1 to 3, 10 to 10,000 samples and 0 to 199 steps; means over the random next observations are "
+            "exact. The errors from the sample and from the steps are maxima over windows in the span of the sampled "
+            "ones. Distances below 1e-12 are omitted."
         ),
         panels=(
             panel("Total error", "total", "bound"),

@@ -155,7 +155,7 @@ def _points(values: Tensor, read: dict[str, Tensor], count: int) -> list[dict]:
 #: Panels by process and target.
 _PANELS = {
     ("mess3", BELIEF): "Mess3: belief",
-    ("mess3-mixture", BELIEF): "Mixture: belief in the true component",
+    ("mess3-mixture", BELIEF): "Mixture: belief, component known",
     ("mess3-mixture", MIXED_BELIEF): "Mixture: belief, component unknown",
     ("rrxor", BELIEF): "RRXOR: belief",
 }
@@ -189,10 +189,10 @@ def _layer_figure(tables: lab.Tables) -> lab.Figure:
         title="Belief decoded by an affine map from each layer",
         caption=(
             "Curves show the held-out R² of ridge regressions from the residual stream to the exact belief state after "
-            "every observation; layer 0 is the embedding. The observer's curve is an upper bound: in the mixture, an "
-            "observer who does not know the component does not know the belief in the true component. The baseline is an "
-            "affine function of the exact distribution of the next observation. In Mess3 this distribution and the belief "
-            "are affine functions of each other, so that they cannot be distinguished; in RRXOR they are not, and the R² "
+            "every observation; layer 0 is the embedding. The Bayes-optimal observer's R² is an upper bound, below "
+            "one for the belief given the component, which the observer does not know. The baseline is an affine "
+            "function of the exact distribution of the next observation. In Mess3 this distribution and the belief are "
+            "affine functions of each other, so that they cannot be distinguished; in RRXOR they are not, and the R² "
             "for the distribution itself is shown too. The control is the untrained model; a map fitted to shuffled "
             "beliefs is in the table. Bands are 95 % intervals over seeds."
         ),
@@ -217,8 +217,8 @@ def _triangle_figure(tables: lab.Tables, process: str) -> lab.Figure:
         caption=(
             f"Points are beliefs over the three {about}, in the triangle whose corners mean certainty. Each point is "
             "one prefix of a held-out sample of the first seed, coloured by its exact belief in all panels. Left: "
-            "exact beliefs of the forward filter. Middle and right: beliefs decoded by the affine map of the layer "
-            "where it fits its training samples best; the map is not constrained to the triangle."
+            "exact beliefs of the forward filter. Middle and right: beliefs decoded by an affine map, at the layer "
+            "where its fit to the training samples is best; the map is not constrained to the triangle."
         ),
         panels=tuple(
             lab.BeliefPlane.triangle(title, [row[side] for row in rows], exact) for side, title in titles.items()

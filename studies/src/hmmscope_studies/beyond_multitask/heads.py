@@ -68,8 +68,8 @@ def more_heads(tables: Tables) -> Measurement:
     unit = f"nats more excess with the fewest heads ({fewest}) than with the most ({most})"
     effect = excess_less(deep, {"heads": fewest}, {"heads": most}, unit)
     text = (
-        f"Excess over the optimum in nats, by number of heads: {listed(counts)}; the construction has {2 * symbols} heads "
-        f"for {symbols} symbols. {better(effect, f'The model with {most} heads', f'that with {fewest}')}"
+        f"Excess over the optimum in nats, by number of heads: {listed(counts)}; Theorem 1 uses {2 * symbols} heads "
+        f"per layer for {symbols} symbols. {better(effect, f'The model with {most} heads', f'that with {fewest}')}"
     )
     return Measurement(
         effect, text, gates=(Gate.equal_tokens(tables), Gate.flat(tables), depth_matters(tables, "heads"))

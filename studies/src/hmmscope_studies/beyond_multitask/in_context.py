@@ -255,8 +255,8 @@ def _figure(rows: lab.Rows, metric: str, title: str, y_label: str) -> lab.Figure
     return lab.Figure(
         name=metric,
         title=title,
-        caption="Values are shown against the number of observations in the context, averaged from each point up to the "
-        "next and over all noise levels; there is a panel for each probability of staying in a state.",
+        caption="Each point is a mean over noise levels, and over context lengths from this point to the next. There "
+        "is a panel for each probability of staying in a state.",
         panels=tuple(panel(mixing) for mixing in kept.values("mixing")),
     )
 

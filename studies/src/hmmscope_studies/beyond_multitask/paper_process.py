@@ -41,7 +41,7 @@ class OwnProcess(MultiTaskFig1):
     summary = (
         "The data of [MultiTask] are 8192 hidden Markov models of 128 states and 16 symbols, and 131,072 prompts, each "
         "read once. A model of 6 layers and width 128, which two cores can train, replaces the paper's model (16 layers, "
-        "width 1024). It is compared with the exact Bayes mixture over the pool and with n-gram baselines."
+        "width 1024). It is compared with the exact Bayes mixture over these HMMs and with n-gram baselines."
     )
     num_seeds = {"smoke": 2, "medium": 3}
     sizes = {

@@ -47,10 +47,10 @@ class PoolSize(lab.Experiment):
     title = "Does a model use n-grams, retrieval or inference? Effect of pool size and training"
     summary = (
         "The same decoder is trained on equally many prompts from pools of growing size, so that each HMM is shown "
-        "thousands of times in the smallest pool, and about 16 times (as in the paper) in the largest. The predictions "
-        "on prompts of the pool, of held-out pairs of its parts (an HMM is a pair of a cycle and an emission) and of "
-        "HMMs with new parts are compared with the nearest mixture of n-grams, the Bayes mixture over the pool "
-        "(retrieval), and that over all pairs (inference). Models with checkpoints are also measured during training."
+        "thousands of times in the smallest pool, and about 16 times (as in the paper) in the largest. An HMM "
+        "is a pair of a cycle and an emission. Predictions on HMMs of the pool, on held-out pairs of its cycles and "
+        "emissions, and on HMMs with new ones are compared with mixtures of n-grams, retrieval (Bayes mixture over "
+        "the pool) and inference (that over all pairs). Models that store checkpoints are measured during training too."
     )
     num_seeds = lab.Experiment.NUM_SEEDS
     measure_per_run = True
@@ -280,7 +280,7 @@ def _phase_figure(rows: lab.Rows) -> lab.Figure:
     named = rows.with_columns(pool=lambda row: f"{row['prompts']:.4g}")
     shown = {"x_label": "step", "y_label": "prompts per HMM at the end", "z_label": "nats"}
     titles = {
-        "retrieval": "Retrieval: excess on held-out HMMs minus pool",
+        "retrieval": "Retrieval: excess, held-out HMMs minus HMMs of the pool",
         "inference": "Inference: n-gram loss minus model loss, unseen HMMs",
     }
     maps = [
@@ -304,7 +304,7 @@ def _transition_figure(rows: lab.Rows) -> lab.Figure:
     last = lab.Rows(row for row in rows if row["shown"] == row["prompts"])
     titles = {
         "inference": "Inference: n-gram loss minus model loss, unseen HMMs",
-        "retrieval": "Retrieval: excess on held-out HMMs minus pool",
+        "retrieval": "Retrieval: excess, held-out HMMs minus HMMs of the pool",
     }
     panels = []
     for effect, title in titles.items():

@@ -24,8 +24,8 @@ class Rank(PromptStudy):
     title = "Does a transition matrix of higher rank need more layers?"
     summary = (
         "[MultiTask] assumes a transition matrix of low rank d. The error in Lemma 1 depends on d, but the number of "
-        "layers in Theorem 1 does not. Decoders of several depths are trained on prompts from pools of noisy cycles "
-        "through increasing numbers of states with the same symbols. The rank of a cycle is its number of states. The "
+        "layers in Theorem 1 does not. Decoders of several depths are trained on prompts from pools of noisy cycles, "
+        "which differ in the number of states but not of symbols. The rank of a cycle is its number of states. The "
         "decoders are compared with the exact Bayes mixture over their pool, in the test sequence."
     )
     varied = {

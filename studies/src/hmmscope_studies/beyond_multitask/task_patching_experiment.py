@@ -91,7 +91,7 @@ class TaskPatching(lab.Experiment):
                 title="Effect of writing another prompt's task into a layer",
                 caption=(
                     "Curves show how far the predictions in the test sequence move to those of the exact filter "
-                    "of the other prompt's HMM, as a fraction of the KL divergence, by the patched layer. The subspaces "
+                    "of the other prompt's HMM, as a fraction of the KL divergence before the patch. The subspaces "
                     f"have {NUM_TASKS - 1} dimensions, which are enough for {NUM_TASKS} HMMs. Patching the whole stream "
                     "shows the largest possible effect of the test positions of a layer; layers above it read the prompt's "
                     "own demonstrations again. In the last layer only the prediction itself can change. Bands are 95 % "

@@ -88,8 +88,8 @@ class ObservabilityExperiment(Experiment):
                 title="Error and its decay rate, by observability",
                 caption=(
                     "Left and middle: total variation from the filter of the whole past for the shortest and the longest "
-                    "memory, against the observability coefficient. Right: decay rate of the exact memory error. With weak "
-                    "observations all errors are small, because the error without any observation is small too. Bands are "
+                    "memory, against observability. Right: decay rate of the exact memory error (best predictor's). If "
+                    "observations are weak, all errors are small, as is that without any observation. Bands are "
                     "95 % intervals over seeds, each with its own hidden chain."
                 ),
                 panels=tuple(panels),
@@ -119,7 +119,7 @@ def exponent(tables: Tables) -> Measurement:
     by_seed = rates.per_seed(exponent_of)
     effect = by_seed.effect("exponent of gamma")
     have = [value for value in by_seed.values() if value is not None]
-    found = f"{len(have)} of {len(by_seed)} seeds have an exponent"
+    found = f"An exponent of gamma was fitted in {len(have)} of {len(by_seed)} seeds"
     said = f"{found}: {', '.join(f'{value:.1f}' for value in have)}." if have else f"{found}."
     return Measurement(effect, f"{said} {_slowed(rates.where(observability=_weak(rates)))}")
 

@@ -30,7 +30,7 @@ SPENT = {"tokens": 2e12}
 COUNTING = ("order-0", "order-1", "order-2", "order-3", "context-tree")
 LOOKS: dict[str, tuple[str, lab.Role]] = {
     "trained": ("pretrained language model", "model"),
-    "learner": ("small model trained on such chains", "other"),
+    "learner": ("RoFormer trained on noisy chains", "other"),
     "untrained": ("before training", "control"),
     "shuffled": ("weights shuffled", "control"),
     "optimum": ("exact filter", "optimum"),
@@ -210,8 +210,8 @@ def _share(model: HuggingFaceModel, text: Any, chain: LazyChainExample) -> list[
 
 
 _CONTEXT = (
-    "Values are shown against the number of observations in the context, as means from each point to the next and over all "
-    "noise levels; there is a panel for each probability of staying in a state. Each letter is on a separate line."
+    "Each point is a mean over noise levels, and over context lengths from this point to the next. There is a panel "
+    "for each probability of staying in a state. Each letter is on a separate line."
 )
 
 
@@ -280,8 +280,8 @@ def _moved_figure(rows: lab.Rows) -> lab.Figure:
         name="interventions",
         title="Effect of writing another belief into the stream",
         caption="Bars show how far the next prediction moves to the exact filter's prediction for the written belief "
-        "(one: all the way), and how far it moves after a random change of equal size. Among the layers above the "
-        "input, the belief is written into that which encodes it best.",
+        "(one: all the way), and how far it moves after a random change of equal size. The belief is written into the "
+        "layer above the input that encodes it best.",
         panels=(lab.bars("", *own, categories=kinds, y_label="fraction of the way"),),
     )
 
@@ -377,7 +377,7 @@ def chains(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measurement:
         effects[name] = high.less(low, unit="nats")
     return _several(
         effects,
-        "Difference of the excess loss over the exact filter between chains, in nats per symbol",
+        "Excess loss over the exact filter, in nats per symbol, compared between chains",
         (_gate(tables, numbers),),
     )
 
@@ -422,8 +422,8 @@ def _several(effects: dict[str, lab.Effect | None], text: str, gates: tuple[lab.
     known = {name: found for name, found in effects.items() if found is not None}
     shown = {"counting": "best n-gram baseline", "slow less fast": "slowest minus fastest chains"}
     shown |= {"noisy less clear": "noisiest minus least noisy chains", "read": "fraction of this variance explained"}
-    shown["beyond the prediction"] = "R² minus that of the exact prediction"
-    shown["used"] = "fraction of the way after writing a belief, trained minus untrained"
+    shown["beyond the prediction"] = "R² minus the R² from the exact prediction alone"
+    shown["used"] = "fraction of the way to the prediction for a written belief, trained minus untrained"
     said = "; ".join(f"{shown.get(name, name)} {found.short()}" for name, found in known.items())
     return lab.Measurement(known, f"{text}: {said}.", gates=gates, required=tuple(effects), compute_used=SPENT)
 

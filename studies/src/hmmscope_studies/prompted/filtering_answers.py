@@ -33,8 +33,8 @@ def who_filters(tables: Tables) -> list[str]:
     lines = [
         "The table shows the excess loss over the exact filter divided by that of the n-gram baseline on the same samples "
         f"(means over seeds with 95 % intervals). *Filters*: the ratio is below {filters.bound:g}; *fails*: above "
-        f"{fails.bound:g}; *neither*: between the two; *open*: the interval contains a bound (the stated number of "
-        "seeds would decide if the spread stays the same). Training left out slowly mixing and nearly deterministic HMMs.",
+        f"{fails.bound:g}; *neither*: between the two; *open*: the interval contains a bound (in parentheses: how "
+        "many seeds would decide at this spread). Training left out slowly mixing and nearly deterministic HMMs.",
         "",
         f"| | samples | seeds | {' | '.join(PLACES.values())} |",
         "|---" * (3 + len(PLACES)) + "|",

@@ -143,7 +143,7 @@ def _ahead(tables: lab.Tables, behind: str, ahead: str, numbers: lab.Numbers = N
         now, half = (
             in_pairs(_after(own, behind, at), _after(own, ahead, at), _doublings) for at in (steps, steps // 2)
         )
-        effect = now.effect(f"doublings of the excess of the {title(behind)} over that of the {title(ahead)}")
+        effect = now.effect(f"doublings from the excess of the {title(ahead)} to that of the {title(behind)}")
         if effect is not None:
             effects[_sized(size)], drifts[_sized(size)] = effect, _change(half, now)
             used += [(size, name, steps) for name in (behind, ahead)]
@@ -193,7 +193,7 @@ def _ahead_in_time(tables: lab.Tables, behind: str, ahead: str, numbers: lab.Num
         (one, steps_one), (other, steps_other) = (_at_time(rows, most) for rows in both)
         one_half, other_half = (_at_time(rows, most / 2)[0] for rows in both)
         now, half = in_pairs(one, other, _doublings), in_pairs(one_half, other_half, _doublings)
-        effect = now.effect(f"doublings of the excess of the {title(behind)} over that of the {title(ahead)}")
+        effect = now.effect(f"doublings from the excess of the {title(ahead)} to that of the {title(behind)}")
         if effect is not None:
             effects[_sized(size)], drifts[_sized(size)] = effect, _change(half, now)
             used += [(size, behind, steps) for steps in steps_one] + [(size, ahead, steps) for steps in steps_other]
@@ -238,7 +238,7 @@ def transformer_longer(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.M
     for size, own in tables["places"].where(architecture="transformer", predictor="model").by("size").items():
         here, beyond = (own.where(place=place).estimates() for place in (HERE, BEYOND))
         effect = in_pairs(beyond, here, _doublings).effect(
-            "doublings of the excess beyond the training length over that up to it"
+            "doublings from the excess up to the training length to that beyond it"
         )
         if effect is not None:
             effects[_sized(size)] = effect

@@ -317,7 +317,7 @@ def _edits_figure(rows: lab.Rows) -> lab.Figure:
             lab.bar(trained.where(edit="other"), "who", who, "header of another sample", "baseline"),
             lab.bar(named.where(network="untrained", edit="own"), "who", who, "before training", "control"),
         ]
-        return lab.bars(_sized(size), *series, categories=who, y_label="fraction of the way to the new filter")
+        return lab.bars(_sized(size), *series, categories=who, y_label="move to the new filter (1: all the way)")
 
     return lab.Figure(
         name="edits",
@@ -402,7 +402,7 @@ def _heads_figure(rows: lab.Rows) -> lab.Figure | None:
         for one in own.by("seed", "layer").values():
             dearest = sorted(one, key=lambda row: -row["value"])
             ranked += [row | {"rank": place} for place, row in enumerate(dearest, 1)]
-        labels = {"x_label": "head of the layer, ranked by cost (largest first)", "y_label": "layer", "z_label": "nats"}
+        labels = {"x_label": "head of the layer, largest rise of the loss first", "y_label": "layer", "z_label": "nats"}
         return lab.heatmap(_sized(size), ranked, "rank", "layer", **labels)
 
     return lab.Figure(
