@@ -174,7 +174,7 @@ def test_a_verdict_confirms_if_its_data_carry_a_protocol_that_names_its_rule_as_
     )
     assert exploratory("level", replace(rising, level=0.1)) == "the protocol has level = 0.05; the current value is 0.1"
     assert exploratory("name", replace(rising, name="it-climbs")) == "the protocol does not contain the decision rule"
-    other = "1 of 3 parts of data come from other code or another protocol"
+    other = "1 of 3 stored parts come from other code or another protocol"
     assert exploratory("part", rising, **{"1": {"protocol": None}}) == other
     assert exploratory("measured", rising, **{"2": {"measurement": 2}}) == other
     made = with_protocol(tmp_path / "altered", rising)

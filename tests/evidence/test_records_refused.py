@@ -74,7 +74,7 @@ CURVE = {"values": ["parity", "rnn"], "x": [1.0], "y": [2.0]}
         ({"curves": []}, r"curves: must have at least one"),
         ({"curves": [CURVE | {"values": ["parity"]}]}, r"curves\[0\]\.values: must have 2 values"),
         ({"curves": [CURVE | {"values": ["parity", ""]}]}, r"curves: model: at least one curve must have a value"),
-        ({"curves": [CURVE, CURVE]}, r"curves: must differ in values, name or role"),
+        ({"curves": [CURVE, CURVE]}, r"curves: two curves must not share values, name and role"),
         ({"curves": [CURVE | {"x": []}]}, r"x: must have at least one value"),
         ({"curves": [CURVE | {"x": [1.0, 2.0]}]}, r"x: must have 1 values"),
         ({"curves": [CURVE | {"low": [1.0]}]}, r"low: must be given together with high"),

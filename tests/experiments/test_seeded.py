@@ -338,7 +338,7 @@ def test_what_is_trained_is_measured_and_nothing_else(tmp_path: Path, capsys: py
     ("change", "why", "measured"),
     [
         ({"overrides": {"training.num_steps": "2"}}, "the configuration of width 4 differs", 8),
-        ({"overrides": {"measurements.factor": "2"}}, "the sizes of its measurements differ", 8),
+        ({"overrides": {"measurements.factor": "2"}}, "the configuration of its measurements differs", 8),
         ({"overrides": {"plan.widths": "8,6"}}, "", 4),
         ({"seeds": (1, 2)}, "", 4),
         ({"version": 2}, "measured by version 1 of `measure`, now at version 2", 8),

@@ -35,7 +35,7 @@ def test_the_plan_of_one_task_decides_that_task_alone() -> None:
     assert not any(one.answer() == "can decide" for one in found.values())
     grows = found["limits-fit-length-grows"]
     assert (grows.parts, grows.missing) == (("Cyclic-DET",), ("Cyclic-RND", "MatMul"))
-    assert grows.answer() == "can decide Cyclic-DET alone: the plan does not measure Cyclic-RND, MatMul"
+    assert grows.answer() == "can decide only Cyclic-DET: the plan does not measure Cyclic-RND, MatMul"
     assert found["limits-rnn-fits"].parts == ("Cyclic-DET",)
     for name in ("limits-hard-no-depth", "limits-hard-below-det", "limits-hard-plateau", "limits-constant-depth"):
         assert not found[name].decides

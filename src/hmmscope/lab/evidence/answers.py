@@ -11,10 +11,10 @@ MEANINGS = {
     "supported in sign": "the interval lies on the claimed side, but contains effects too small to matter, or the power is "
     "low: the rule would confirm a true claim in fewer than half of simulated experiments.",
     "contradicted": "the interval lies on the side opposite to the claim, or contains no effect that matters.",
-    "contradicted at this budget": "our measurement contradicts the claim, but longer training could still confirm it.",
+    "contradicted at this budget": "our measurement contradicts the claim; longer training could change this answer.",
     "undecided": "the interval neither supports nor contradicts the claim, or a precondition of a verdict fails.",
-    "answered": "this project asks a question, and the effect is exact or its interval excludes zero.",
-    "open": "this project asks a question, and the interval contains zero or no effect was measured.",
+    "answered": "a question of this project: the effect is exact or its interval excludes zero.",
+    "open": "a question of this project: the interval contains zero or no effect was measured.",
 }
 #: Answers that follow all others on pages.
 UNSETTLED = ("undecided", "open")

@@ -276,7 +276,7 @@ class Explorer(Panel):
             )
         names = [(curve.values, curve.name, curve.role) for curve in self.curves]
         twice = next((name for name, count in Counter(names).items() if count > 1), None)
-        require(twice is None, "curves", "must differ in values, name or role", twice)
+        require(twice is None, "curves", "two curves must not share values, name and role", twice)
         _check_axis(self)
 
     @property

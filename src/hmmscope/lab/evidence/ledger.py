@@ -265,7 +265,7 @@ def _against_protocol(claim: Claim | RecordedClaim, about: Mapping[str, Any], fo
     other = sum(
         row.get("protocol") != protocol.digest or row.get("measurement") != protocol.measurement for row in index
     )
-    return f"{other} of {len(index)} parts of data come from other code or another protocol" if other else None
+    return f"{other} of {len(index)} stored parts come from other code or another protocol" if other else None
 
 
 def rules_of(experiment: str) -> dict[str, int]:
@@ -365,7 +365,7 @@ def summary(entries: Sequence[LedgerRow]) -> str:
     said += f"; {late} exploratory" if late else ""
     if all(entry.sensitivity is None for entry in entries):
         return said
-    return f"{said}; {sum(bool(entry.sensitivity) for entry in entries)} fragile (other choices change the verdict)"
+    return f"{said}; {sum(bool(entry.sensitivity) for entry in entries)} fragile (verdict changes with rule or seeds)"
 
 
 def _answer(entry: LedgerRow) -> tuple[str, str, str, str]:

@@ -145,7 +145,7 @@ class Rows(list[dict[str, Any]]):
         found = known.per_seed(share).effect()
         if found is None:
             return "the effect of training is not identifiable"
-        return f"{found.short()} of what untrained controls leave unexplained"
+        return f"{found.short()} of the possible gain over untrained controls"
 
 
 class PerSeed(dict[Any, T]):

@@ -199,7 +199,7 @@ class Printed(Rule):
         return None
 
     def __str__(self) -> str:
-        return f"a prediction interval of half-width at most {self.margin:g} must contain the printed {self.bound:g}"
+        return f"a prediction interval of half-width at most {self.margin:g} must contain the paper's {self.bound:g}"
 
 
 @dataclass(frozen=True)

@@ -74,7 +74,7 @@ class Outlook:
         reasons = "; ".join([*missing, *other])
         if not reasons:
             return f"can {word}"
-        return f"can {word} {', '.join(self.parts)} alone: {reasons}" if self.parts else f"cannot {word}: {reasons}"
+        return f"can {word} only {', '.join(self.parts)}: {reasons}" if self.parts else f"cannot {word}: {reasons}"
 
 
 def outlooks(plan: ExperimentPlan, kept: Sequence[Path] | None = None) -> list[Outlook]:
@@ -226,7 +226,7 @@ def _of_power(claim: Claim, effects: dict[str, Effect], count: int) -> Iterator[
             )
         text = (
             f"if the effect varies over seeds as in the stored tables, {count} seeds confirm the paper's effect in a "
-            f"fraction {found[0]:.2f} of simulated experiments, and reject a zero effect in a fraction {found[1]:.2f}"
+            f"fraction {found[0]:.2f} of simulated experiments, and deny a false claim in a fraction {found[1]:.2f}"
         )
         text += f"; {enough} seeds would raise the first fraction to {PLANNED:g}" if enough and enough > count else ""
         gate = Gate("power", max(found) >= LIKELY, text, (*found, LIKELY))

@@ -29,7 +29,7 @@ def forecast(
     sizes = ", ".join(f"{key} {value}" for key, value in plan.sizes.items())
     if not plan.configs:
         yield "runs         none, because the experiment trains no model"
-        yield f"measures     with {sizes}"
+        yield f"measuring    with {sizes}"
         return
     repeats = len(plan.seeds or (0,))
     here = plan.scale not in ON_GPU
@@ -46,7 +46,7 @@ def forecast(
     if counted[most].memory_bytes:
         yield f"memory       about {(counted[most].memory_bytes or 0) / 2**30:.2f} GiB for a step of {most}"
     yield from _time(plan, counted, repeats, measure)
-    yield f"measures     with {sizes}; the estimates above do not include these measurements"
+    yield f"measuring    with {sizes} is not included in the estimates above"
 
 
 def _time(plan: ExperimentPlan, counted: dict[str, ResourceEstimate], repeats: int, measure: bool) -> Iterator[str]:

@@ -210,7 +210,7 @@ class StoredParts:
             return None
         config = self.about["config"]
         if config.get("measurements") != sizes:
-            return "the sizes of its measurements differ"
+            return "the configuration of its measurements differs"
         version = part.measurement.of(made)
         if version != part.measurement.version:
             return f"measured by version {version or 'unknown'} of `measure`, now at version {part.measurement.version}"
