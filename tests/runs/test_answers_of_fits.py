@@ -102,18 +102,11 @@ def test_missing_rows_and_impossible_sequences() -> None:
     assert sure.state_table()[0]["dwell_rows"] == np.inf
 
 
-@pytest.mark.parametrize(
-    "x",
-    [
-        ["sun", "rain", "sun"],
-        [["sun", "rain", "sun"]],
-        np.array([0, 1, 0]),
-        torch.tensor([[0, 1, 0]]),
-        np.array(["sun", "rain", "sun"]),
-        np.array(["sun", "rain", "sun"], dtype=object),
-        np.array(["sun", "rain", "sun"], dtype=np.dtypes.StringDType()),
-    ],
-)
+SEEN, KINDS = ["sun", "rain", "sun"], (str, object, np.dtypes.StringDType())
+FORMS = [SEEN, [SEEN], np.array([0, 1, 0]), torch.tensor([[0, 1, 0]]), *(np.array(SEEN, kind) for kind in KINDS)]
+
+
+@pytest.mark.parametrize("x", FORMS)
 def test_forms_of_one_sequence_of_symbols(x: Any) -> None:
     assert WEATHER.score(x) == pytest.approx(WEATHER.score(hs.SequenceData([[0, 1, 0]], symbols=["sun", "rain"])))
     assert WEATHER.predict(x, names=True).tolist() == ["dry", "dry", "dry"]
@@ -222,8 +215,8 @@ def test_answers_have_the_index_of_a_frame_itself() -> None:
     ):
         frame = pandas.DataFrame({"x": x}, index=index)
         fit = hs.fit(frame, 1)
-        for found in (fit.predict(), fit.predict(frame), fit.predict_proba(frame), fit.hmm.predict(frame)):
-            assert found.to_pandas().index.equals(index)
+        given = (fit.predict(), fit.predict(frame), fit.predict_proba(frame), fit.hmm.predict(frame))
+        assert all(found.to_pandas().index.equals(index) for found in given)
 
 
 def test_answers_about_a_time_grid_keep_the_zone_of_a_frame_and_the_names_of_sequences() -> None:
@@ -232,17 +225,16 @@ def test_answers_about_a_time_grid_keep_the_zone_of_a_frame_and_the_names_of_seq
     stamps = pandas.date_range("2024-03-31", periods=60, freq="10min", tz="Europe/Berlin")
     frame = pandas.DataFrame({"t": stamps, "x": np.arange(60) % 7 + 0.5, "id": "a"}).drop(index=[4, 5])
     reading: dict[str, Any] = {"time": "t", "every": "10min", "column": "x"}
-    fit = hs.fit(frame, 2, **reading)
-    for found in (
-        fit.predict(),
-        fit.predict(frame),
-        fit.hmm.predict(frame),
-        hs.fit(frame.set_index("t"), 2, **reading).predict(),
-    ):
-        assert found.to_pandas().index.equals(stamps)
+    series = frame.set_index("t")["x"]
+    fit, named = hs.fit(frame, 2, **reading), hs.fit(frame.set_index("t"), 2, **reading)
+    whole = [fit.predict(), fit.predict(frame), fit.hmm.predict(frame), named.predict()]
+    for one in (series, series.gt(3).map({True: "high", False: "low"})):
+        fit = hs.fit(one, 2, time="index", every="10min")
+        whole += [fit.predict(), fit.predict(one), fit.predict(one.rename("x"), time="index", every="10min")]
+    assert all(found.to_pandas().index.equals(stamps) for found in whole)
     both = pandas.concat([frame, frame.assign(id="b")])
-    whole = pandas.MultiIndex.from_product([["a", "b"], stamps])
-    assert hs.fit(both, 1, group="id", **reading).predict().to_pandas().index.equals(whole)
+    rows = pandas.MultiIndex.from_product([["a", "b"], stamps])
+    assert hs.fit(both, 1, group="id", **reading).predict().to_pandas().index.equals(rows)
 
 
 def test_rows_carry_the_names_of_their_sequences() -> None:
@@ -262,7 +254,8 @@ def test_labels_of_a_frame_keep_their_kind() -> None:
     data = hs.read_vectors({"t": ["2026-01-01 00:00", "2026-01-01 01:00"], "x": [0.5, 1.0]}, time="t", every="1h")
     source = SimpleNamespace(index=labels)
     assert labels_as_given(data, source) is labels
-    assert labels_as_given(data, SimpleNamespace(index=labels[::-1])) is not labels
+    a_series = SimpleNamespace(index=labels[::-1], iloc=None)  # without columns
+    assert labels_as_given(data, a_series).tolist() == labels.tolist()
 
 
 class Labels(np.ndarray):

@@ -22,6 +22,8 @@ from hmmscope.schema import require
 from hmmscope.sequences.columns import as_labels, categories_of, is_frame, labels_of, to_plain
 from hmmscope.sequences.data import SequenceData
 from hmmscope.sequences.gaps import FOR_NUMBERS, IF_MISSING
+from hmmscope.sequences.read_options import ReadOptions
+from hmmscope.sequences.sources import OBSERVATIONS
 from hmmscope.sequences.vector_data import VectorData, read_vectors
 
 #: Most entries and most sequences of a padded batch.
@@ -91,28 +93,29 @@ def given_rows(hmm: Process, source: Any, *, lengths: Any = None, inputs: Any = 
     """
     if isinstance(source, GivenRows):
         return source
+    kept = hmm.read_options or ReadOptions()
     if hmm.num_inputs is None and inputs is not None:
         raise InputError(f"inputs: needs a model with inputs, got {hmm!r}; fit with inputs=")
     if hmm.num_inputs is not None and inputs is None:
-        inputs = hmm.read_options.inputs if hmm.read_options else None
+        inputs = kept.inputs
         if inputs is None:
             raise InputError("inputs: is missing; the model needs the input of each row of x")
+    if hasattr(source, "iloc") and source.ndim == 1 and (kept.time or reading.get("time")):
+        source = source.to_frame(kept.column or OBSERVATIONS)
     if isinstance(source, RowValues) and lengths is None and len(source.lengths) > 1:
         lengths = source.lengths
     if not hmm.real_valued:
         found = _symbols(hmm, source, lengths, reading)
         if inputs is None:
             return found
-        stored = {} if hmm.read_options is None else hmm.read_options.to_data()
-        again = {name: value for name, value in stored.items() if name not in ("unit", "column", "inputs")}
+        again = {name: own for name, own in kept.to_data().items() if name not in ("unit", "column", "inputs")}
         alphabet = hmm.input_alphabet  # type: ignore[attr-defined]
         read = read_inputs(inputs, source, found.lengths, again | reading | {"lengths": lengths}, alphabet)
         return replace(found, inputs=list(read))
     if isinstance(source, RowValues):
         source = np.asarray(source)
     if reading or isinstance(source, str | Path | VectorData | Mapping) or is_frame(source):
-        kept, width = hmm.read_options, hmm.num_symbols
-        data = read_vectors(source, lengths=lengths, symbols_from=kept, width=width, **reading)
+        data = read_vectors(source, lengths=lengths, symbols_from=kept, width=hmm.num_symbols, **reading)
         return of_vectors(data, labels_as_given(data, source))
     numbers, counts = as_vectors(source, hmm.num_symbols, lengths)
     counts = torch.full(numbers.shape[:1], numbers.shape[1]) if counts is None else counts
@@ -208,7 +211,7 @@ def labels_as_given(data: SequenceData | VectorData, source: Any) -> Any:
         return own
     time = getattr(data.read_options, "time", None)
     if time is not None and hasattr(source, "iloc"):
-        column = source[time] if time in source.columns else source.index
+        column = source[time] if time in getattr(source, "columns", ()) else source.index
         if zone := getattr(column.dtype, "tz", None):
             return needed("pandas", "predict").DatetimeIndex(read).tz_localize("UTC").tz_convert(zone)
     return read

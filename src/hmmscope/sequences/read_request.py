@@ -88,11 +88,11 @@ class ReadRequest:
             how += f"; {' and '.join(gaps)} count as symbols unless you pass --missing {','.join(gaps)}"
         return replace(found, read_options=reading, how=how)
 
-    def choose(self, fields: Iterable[object]) -> list[str]:
+    def choose(self, fields: Iterable[object], has: Callable[[str], bool] | None = None) -> list[str]:
         names = [str(field) for field in fields]
         if self.column is None and self.kept.column in names:
             self.column, self.group = self.kept.column, self.group or self.kept.group
-        if self.time_options["time"] is None and self.kept.time in names:
+        if self.time_options["time"] is None and self.kept.time and (has or names.__contains__)(self.kept.time):
             self.time_options = {name: getattr(self.kept, name) for name in TIME_OPTIONS}
         time = self.time_options["time"]
         if (
@@ -243,8 +243,7 @@ class ReadRequest:
         return all(isinstance(value, str) or is_nothing(value) or self.missing.has(value) for value in values)
 
     def table(self, table: Table) -> Encoded:
-        names = self.choose(table.names)
-        name = self.field(names)
+        name = self.field(self.choose(table.names, table.has))
         table.require(name, "column")
         column, values = f"column {_short(name)}", self._cells(table, name)
         if (categories := table.categories(name)) is not None:
