@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import hmmscope as hs
+from hmmscope.errors import InputError
 from hmmscope.lab.cli import main
 from hmmscope.runs.stream_parts import parts_of
 
@@ -61,6 +62,19 @@ def test_numbers_in_any_container_are_the_same(rows: list[float], gap: bool) -> 
     for name, source in (containers(values) | {"None": nothing, "objects": np.array(nothing, dtype=object)}).items():
         torch.testing.assert_close(hs.read_vectors(source).rows, vectors, rtol=0, atol=0, equal_nan=True, msg=name)
         assert hs.log_likelihood(NUMBERS, source).equal(expected), name
+
+
+def test_sequences_without_observations_are_refused_in_one_line() -> None:
+    for process, values in ((NUMBERS, np.array([0.5, 1.5, 4.0])), (UMBRELLA, np.array([0, 1, 1]))):
+        for verb in (process.score, process.predict, process.predict_proba, process.forecast):
+            for x, more in (([values, []], {}), (values, {"lengths": [0, 3]}), ([], {}), (values[:0], {})):
+                with pytest.raises(InputError, match=r"is empty; leave it out$"):
+                    verb(x, **more)
+    empty = hs.filter_beliefs(NUMBERS, torch.zeros(2, 0, 1))
+    assert (empty.log_likelihood.tolist(), empty.first_observation.tolist()) == ([0, 0], [1.5])
+    for gaps in (np.full(9, np.nan), np.full((9, 2), np.nan), [None] * 9, torch.full((9,), torch.nan), [[np.nan] * 2]):
+        with pytest.raises(InputError, match=r"^sequences: .*every observation is missing"):
+            hs.fit(gaps, 1)
 
 
 def test_files_on_the_command_line_and_streams_are_the_same(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -142,7 +142,8 @@ def _of_vectors(hmm: Process, observations: object, reset_mask: object, lengths:
     beliefs, ahead, terms = (
         blank(x, inside) for x in (found.belief, found.next_observation, found.log_likelihood_terms)
     )
-    return FilterResult(beliefs, ahead, found.predicted_observation[0, 0], terms.sum(1), terms, first_impossible(terms))
+    first = found if vectors.numel() else hmm.observe(vectors.new_zeros(1, 1, vectors.shape[-1]))
+    return FilterResult(beliefs, ahead, first.predicted_observation[0, 0], terms.sum(1), terms, first_impossible(terms))
 
 
 def first_impossible(log_likelihood_terms: Float64[Tensor, "batch time"]) -> Int64[Tensor, " batch"]:

@@ -119,6 +119,9 @@ def given_rows(hmm: Process, source: Any, *, lengths: Any = None, inputs: Any = 
         return of_vectors(data, labels_as_given(data, source))
     numbers, counts = as_vectors(source, hmm.num_symbols, lengths)
     counts = torch.full(numbers.shape[:1], numbers.shape[1]) if counts is None else counts
+    if 0 in counts:
+        field, place = "observations" if lengths is None else "lengths", counts.tolist().index(0) + 1
+        raise InputError(f"{field}: sequence {place} is empty; leave it out")
     parts = [row[:count] for row, count in zip(numbers, counts.tolist(), strict=True)]
     return _labelled(GivenRows(parts, columns=column_names(source)), row_labels(source))
 

@@ -180,6 +180,8 @@ def _whole(row: object, missing: Missing, where: Callable[[], str]) -> NDArray[n
         array = missing.marked(array)
         if array.dtype.kind == "f" and bool(np.isnan(array).any()):
             odd = int(np.isnan(array).argmax())
+    if odd is not None and all(map(is_nothing, cells)):
+        raise InputError(f"{where()}: every observation is missing; leave out the sequence")
     if odd is not None:
         value = None if isinstance(row, list | tuple) and row[odd] is None else math.nan
         raise InputError(f"{where()}, symbol {odd + 1}: is {value}, which is not a symbol; {missing.advice(value)}")
@@ -204,6 +206,8 @@ def encode_words(rows: list[list[str]], alphabet: Alphabet, how: str, where: Cal
     """Encode rows of names; an alphabet without names or count is replaced by the sorted names in the rows."""
     different = {word for row in rows for word in row}
     gaps = {word for word in different if alphabet.missing.has(word)}
+    if different and all(word in gaps or is_nothing(word) for word in different):
+        raise InputError(f"{where(-1)}: every observation is missing")
     names = alphabet.names or (
         None if alphabet.count else tuple(sorted(w for w in different - gaps if isinstance(w, str)))
     )
@@ -219,8 +223,6 @@ def encode_words(rows: list[list[str]], alphabet: Alphabet, how: str, where: Cal
         except KeyError:
             column = next(k for k, word in enumerate(row) if word not in codes)
             raise _no_name(row[column], known, alphabet, f"{where(number)}, symbol {column + 1}") from None
-    if gaps == different:
-        raise InputError(f"{where(-1)}: every observation is missing")
     counts = np.array([len(row) for row in rows])
     glue = "" if all(len(name) == 1 for name in known) else " "
     first = glue.join("?" if word in gaps else word for word in rows[0][:40])

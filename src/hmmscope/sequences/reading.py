@@ -216,6 +216,8 @@ def _read_array(array: NDArray[Any], asked: ReadRequest, how: str) -> Encoded:
 
 def _require_whole(array: NDArray[Any], asked: ReadRequest) -> None:
     values = np.ma.getdata(array)[~np.ma.getmaskarray(array)]
+    if values.size and np.isnan(values).all():
+        raise InputError(f"{asked.what}: every observation is missing")
     odd = values[np.isfinite(values) & (np.floor(values) != values)]
     if odd.size:
         rule = f"must be symbol numbers, which are whole, got {odd.flat[0]:g} in {array.dtype} {array.shape}"
