@@ -297,11 +297,7 @@ def test_the_engine_is_recorded_and_kept(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setenv(engines.FIXED, "torch")
     train(run, tmp_path / "a", resume=True)  # "auto" is what the run was begun with
     with pytest.raises(RefusedError, match=r"training.engine: \"compiled\" -> \"torch\""):
-        train(
-            replace(run, training=replace(run.training, engine="torch")),
-            tmp_path / "a",
-            resume=True,
-        )
+        train(replace(run, training=replace(run.training, engine="torch")), tmp_path / "a", resume=True)
 
 
 def test_a_run_from_before_engines_was_trained_by_torch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -319,11 +315,7 @@ def test_a_run_from_before_engines_was_trained_by_torch(tmp_path: Path, monkeypa
     monkeypatch.setenv(engines.FIXED, "compiled")
     train(run, tmp_path / "old", resume=True)
     with pytest.raises(RefusedError, match=r"training.engine"):
-        train(
-            replace(run, training=replace(run.training, engine="compiled")),
-            tmp_path / "old",
-            resume=True,
-        )
+        train(replace(run, training=replace(run.training, engine="compiled")), tmp_path / "old", resume=True)
 
 
 def test_the_name_of_a_run_does_not_depend_on_the_engine() -> None:

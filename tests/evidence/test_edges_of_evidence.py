@@ -120,12 +120,7 @@ HEAT: dict[str, Any] = {"title": "", "x_label": "", "y_label": "", "z_label": ""
         (Series, {"name": "s", "y": (1.0,)}, {"x": (1.0, 2.0)}, "s: x: must have 1 values"),
         (Series, {"name": "s", "y": (1.0,)}, {"low": (), "high": (1.0,)}, "s: low: must have 1 values"),
         (Series, {"name": "s", "y": (1.0,)}, {"low": (2.0,), "high": (1.0,)}, r"s: low\[0\]: must not be above high"),
-        (
-            Figure,
-            {"name": "f", "title": "", "caption": "", "panels": (1,)},
-            {},
-            r"panels\[0\]: must be Lines, Bars",
-        ),
+        (Figure, {"name": "f", "title": "", "caption": "", "panels": (1,)}, {}, r"panels\[0\]: must be Lines, Bars"),
         (Figure, {"name": "f" * 101, "title": "", "caption": "", "panels": (1,)}, {}, "name: must be 1 to 100"),
     ],
 )

@@ -156,13 +156,7 @@ def nonunifilar(word):
     return a + b
 
 
-FORMULAS = {
-    "golden-mean": golden_mean,
-    "even": even,
-    "rrxor": rrxor,
-    "z1r": z1r,
-    "simple-nonunifilar": nonunifilar,
-}
+FORMULAS = {"golden-mean": golden_mean, "even": even, "rrxor": rrxor, "z1r": z1r, "simple-nonunifilar": nonunifilar}
 
 
 FORBIDDEN = {

@@ -13,12 +13,7 @@ from hmmscope.errors import InputError
 from hmmscope.inference.floors import belief_floor
 from hmmscope.kernels.random_arrays import random_permutations, standard_normals, uniforms
 from hmmscope.kernels.reference import philox_reference
-from hmmscope.processes.cycles import (
-    group_order,
-    never_meeting_pairs,
-    random_cycles,
-    transition_edges,
-)
+from hmmscope.processes.cycles import group_order, never_meeting_pairs, random_cycles, transition_edges
 from hmmscope.seeds import philox_key
 from limits_processes_cases import CYCLIC, chi_square, moore_hard
 from reference_samplers import permutation_reference, sample_edges_reference

@@ -164,10 +164,7 @@ def test_a_mixture_has_a_map_to_its_posterior_and_no_table(tmp_path: Path) -> No
             lambda run: replace(run, model=torch.nn.Linear(2, 2)),
             "the interactive page supports causal decoders, rnn, lstm and gru",
         ),
-        (
-            lambda run: replace(run, config=replace(run.config, target="belief")),
-            "needs target = observation",
-        ),
+        (lambda run: replace(run, config=replace(run.config, target="belief")), "needs target = observation"),
         (lambda run: replace(run, process=make_process("matmul")), "process: the interactive page supports HMMs"),
     ],
 )

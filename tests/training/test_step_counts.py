@@ -28,10 +28,7 @@ from op_counts import OpCounts, Waits
 
 MOST = 1.05
 WIDTH, LAYERS, HEADS, BATCH, LENGTH = 64, 3, 4, 16, 96
-MODELS = {
-    "decoder": {"name": "decoder", "dropout": 0.0},
-    "roformer": {"name": "roformer"},
-}
+MODELS = {"decoder": {"name": "decoder", "dropout": 0.0}, "roformer": {"name": "roformer"}}
 
 
 class GPT(nn.Module):

@@ -587,11 +587,7 @@ REFUSED: dict[str, tuple[int, list[object], str]] = {
         ["infer", "ran-lds", "w.npz"],
         "w.npz, array observations: must be numbers (time, 5) or (sequence, time, 5), got (1, 3)",
     ),
-    "no array": (
-        2,
-        ["infer", "umbrella", "other.npz"],
-        "other.npz: sequence 1: must be a list of whole numbers",
-    ),
+    "no array": (2, ["infer", "umbrella", "other.npz"], "other.npz: sequence 1: must be a list of whole numbers"),
     "ragged rows": (2, ["infer", "ran-lds", "ragged.jsonl"], "sequence 1: rows have different lengths, 1, 2"),
     "missing array": (2, ["infer", "umbrella", "none.npz"], "none.npz: cannot be read (No such file"),
     "torn array": (4, ["infer", "umbrella", "torn.npz"], "not a readable NPZ"),

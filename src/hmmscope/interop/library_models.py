@@ -73,10 +73,7 @@ class LibraryModel(SequenceModel):
         require(1 <= num_outputs <= vocabulary, "num_symbols", f"must be in [1, {vocabulary}]", num_outputs)
         self.model_io = ModelIO(num_outputs=num_outputs, vocab_size=vocabulary, max_length=max_length)
         self.num_symbols, self.vocab_size = num_outputs, vocabulary
-        self.model, self.training = (
-            model,
-            model.training,
-        )  # so that instruments restore the mode
+        self.model, self.training = model, model.training  # so that instruments restore the mode
         self._outputs = slice(num_outputs) if symbols is None else list(symbols)
 
     def forward(

@@ -28,14 +28,7 @@ from hmmscope.inference.paths import viterbi_paths
 from hmmscope.inference.weights import as_weights, weighted_sum, with_weights
 from hmmscope.processes.stationary import stationary_law
 from hmmscope.schema import refuse_masked, require_known, unknown_name
-from hmmscope.sklearn.encoded import (
-    Array,
-    EncodedObservations,
-    lengths_of,
-    rows_of,
-    weighted_parts,
-    with_lengths,
-)
+from hmmscope.sklearn.encoded import Array, EncodedObservations, lengths_of, rows_of, weighted_parts, with_lengths
 from hmmscope.sklearn.monitor import ConvergenceMonitor
 
 #: Decoders: the Viterbi path, or the most probable state at each time.
