@@ -106,7 +106,8 @@ def _rank(belief: Float64[Tensor, "example state"]) -> int:
 def _span(
     part: Float64[Tensor, "example state"], map_: Float64[Tensor, "state width"]
 ) -> Float64[Tensor, "direction width"]:
-    _, sizes, directions = torch.linalg.svd((part - part.mean(0)) @ map_, full_matrices=False)
+    moved = (part - part.mean(0)) @ map_
+    _, sizes, directions = torch.linalg.svd(moved, full_matrices=False)
     return directions[: _rank(part)][sizes[: _rank(part)] > 0]
 
 

@@ -133,7 +133,7 @@ def smooth_underflow_safe(
     time = filtered.beliefs.shape[1]
     symbols = work.symbols[row * time : row * time + len(beliefs.mantissa)]
     entries = process.into, process.out_of, process.states_emit
-    underflow_safe.smooth(*entries, symbols, work.starts, *beliefs, smoothed, pairs, pairs[:0, 0])
+    underflow_safe.smooth(*entries, symbols, work.starts, *beliefs, smoothed, pairs, smoothed[:0])
 
 
 def counts_underflow_safe(
