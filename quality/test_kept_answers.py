@@ -4,11 +4,20 @@ They are numbers of small cases, one for each function or kind of model. A chang
 the changelog with both values before you write the file again.
 """
 
+import base64
 import json
+import math
 import random
+import re
+import sys
+import warnings
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -17,17 +26,20 @@ import torch
 import hmmscope as hs
 from hmmscope import registry
 from hmmscope.analysis import calibration, decomposition, initialization, intervals, logistic, similarity
+from hmmscope.analysis.autoregression import AutoRegression
 from hmmscope.analysis.curves import evaluate
 from hmmscope.analysis.learned import learned
 from hmmscope.analysis.ngram_reach import ngram_reach
 from hmmscope.analysis.ngrams import TunedNgrams
 from hmmscope.analysis.strategy_weights import strategy_weights
 from hmmscope.analysis.trained_ngrams import ngram_baselines
+from hmmscope.analysis.untrained_controls import draw_controls
 from hmmscope.datasets.layouts import HeaderLayout, PromptLayout, SequenceLayout
 from hmmscope.datasets.process_dataset import ProcessDataset
 from hmmscope.inference import (
     chains,
     entropy,
+    evidence,
     floors,
     memory_error,
     missing,
@@ -38,21 +50,36 @@ from hmmscope.inference import (
     smoothing,
     spectral,
 )
+from hmmscope.inference.constrained_laws import ConstrainedRows
 from hmmscope.inference.constraints import Constraints
 from hmmscope.inference.continuations import forecast
+from hmmscope.inference.loop_inputs import flat_sequences
 from hmmscope.inference.minimal_automata import extract_automaton
 from hmmscope.inference.mixed_states import mixed_states
 from hmmscope.inference.mixture_posterior import filter_mixture
 from hmmscope.inference.monte_carlo import student_quantile
 from hmmscope.inference.window import window_errors
-from hmmscope.lab.evidence import power, scaling_laws
+from hmmscope.lab.evidence import controls, panels, power, scaling_laws, scatter_data, verdicts
+from hmmscope.lab.evidence import ledger as ledger_module
+from hmmscope.lab.evidence.answers import effect_sentence
+from hmmscope.lab.evidence.claim import Claim, Measurement
 from hmmscope.lab.evidence.effects import Effect, EstimateWithError, false_discovery
-from hmmscope.lab.evidence.rows import Rows
-from hmmscope.lab.evidence.verdicts import Above, Always, Below, Gate, Printed, Within, all_of
+from hmmscope.lab.evidence.finding import Finding, TaskVerdict
+from hmmscope.lab.evidence.ledger import LedgerRow, as_markdown, as_text, recorded_claim
+from hmmscope.lab.evidence.power import Power
+from hmmscope.lab.evidence.records import ClaimRecord
+from hmmscope.lab.evidence.rows import Rows, identical_seeds
+from hmmscope.lab.evidence.scatter_data import BeliefPlane
+from hmmscope.lab.evidence.verdicts import Above, Always, Below, Gate, Printed, Within, all_of, at_budget
 from hmmscope.models.base import make_model
 from hmmscope.processes.make import make_process
-from hmmscope.runs import resources, row_values, state_answers
+from hmmscope.runs import dry_run, page_export, pipeline, resources, row_values, state_answers, vector_sequences
+from hmmscope.runs import given_rows as given_rows_module
+from hmmscope.runs.config import RunConfig, config_from_data, configure
+from hmmscope.runs.given_rows import GivenRows
+from hmmscope.runs.table_order import from_one_hot, in_table_order
 from kept_numbers import differing, digest
+from test_edges_of_inference import ROOM
 
 KEPT = Path(__file__).with_name("kept_answers.json")
 SEEN = [0, 1, 1, 0, 1, 0, 0, 1, 1, 1, 0, 1]
@@ -173,6 +200,47 @@ def chains_of_draws() -> Mapping[str, Any]:
     }
 
 
+@answers
+def numbers_of_states() -> Mapping[str, Any]:
+    """Log evidence by each of its ways: from the prior in three levels, from a fit, and by chains."""
+    work, draws = flat_sequences(np.array(SEEN * 6), np.array([40, 32])), np.random.default_rng(2)
+    ragged = flat_sequences(np.array([0, 1, 2, 1, 0, 0, 2]), np.array([4, 3]))  # 2 is a missing symbol
+    models = [make_process("random-hmm", num_states=size, num_symbols=2) for size in (1, 2, 3)]
+    found: dict[str, Any] = {"small": [evidence.evidence(ragged, hmm, 1) for hmm in models]}
+    with mock.patch.multiple(evidence, LEAST=0, GROUPS=4, CHAINS=4, ROUNDS=2, STEPS=3, DENSITIES=32):
+        for hard in (0, 99):
+            with mock.patch.object(evidence, "HARD", hard):
+                found[f"hard {hard}"] = [evidence.evidence(work, hmm, 1, seed=1) for hmm in models[1:]]
+    three = (models[2].initial, models[2].transition, models[2].emission)
+    fit = evidence.floored(tuple(part.numpy()[None] for part in three))
+    symbols, laws = evidence.Symbols(work, 3, 2, 1), [draws.dirichlet(np.ones(3), shape) for shape in (20, (20, 3))]
+    rows = (*laws, draws.dirichlet(np.ones(2), (20, 3)))
+    swaps = np.array([[0, 1, 2], [2, 1, 0]])
+    found["labels"] = [evidence.labels(symbols, rows, fit), evidence.labels(symbols, rows, fit, swaps)]
+    found["steps"] = [evidence._step(scale * np.arange(20.0), 0.7) for scale in (0.0, 0.1, 1.0, 50.0)]
+    logs = draws.normal(size=(2, 4, 30)) - 2
+    found["bridges"] = [evidence.pseudo_values(logs), evidence.log_bridge(logs[0], logs[1] + 800)]
+    found["means"] = [evidence.log_mean(one) for one in ([-3.0, -2.0, -2.5], [-np.inf, 0.0, 1.0], [0.0, -800.0], [0.0])]
+    return found
+
+
+@answers
+def bytes_asked_for() -> Mapping[str, Any]:
+    """Bytes that each function checks for before it takes them."""
+    heard: list[tuple[str, int]] = []
+    modules = [one for name, one in sys.modules.items() if name.startswith("hmmscope.")]
+    found = {}
+    with ExitStack() as stack:
+        for one in modules:
+            if hasattr(one, "require_memory"):
+                stack.enter_context(mock.patch.object(one, "require_memory", lambda *given: heard.append(given[:2])))
+        for ask, name, size in ROOM:
+            heard.clear()
+            ask()
+            found[f"{name} {size}"] = max(number for what, number in heard if re.fullmatch(name, what))
+    return found
+
+
 # ---------------------------------------------------------------------------------------------------------------------
 # Analysis
 
@@ -188,7 +256,7 @@ def _untrained(dataset: ProcessDataset, kind: str = "roformer", seed: int = 0) -
     return make_model(kind, seed=seed, **sizes, **options).eval()
 
 
-def _of_instrument(name: str) -> dict[str, Any]:
+def _of_instrument(name: str, num_samples: int = 24) -> dict[str, Any]:
     dataset = _prompts()
     if name in ("automaton", "constrained-updates"):
         process = make_process("random-hmm", num_states=3, num_symbols=3)
@@ -196,7 +264,7 @@ def _of_instrument(name: str) -> dict[str, Any]:
     if name.startswith("header"):
         data = {"name": "told-hmms", "num_states": 2, "num_symbols": 3}
         dataset = ProcessDataset(registry.build_spec("process", data, "process").build(), layout=HeaderLayout(length=6))
-    rows = registry.lookup("instrument", name)(_untrained(dataset), dataset, num_samples=24)
+    rows = registry.lookup("instrument", name)(_untrained(dataset), dataset, num_samples=num_samples)
     return {column: [row[column] for row in rows] for column in rows[0]}
 
 
@@ -267,6 +335,65 @@ def histories() -> Mapping[str, Any]:
     return found
 
 
+@answers
+def least_samples() -> Mapping[str, Any]:
+    """The least number of samples that each instrument takes, and its words below."""
+    found: dict[str, Any] = {}
+    for name in sorted(set(registry.entries("instrument")) - {"given"}):
+        said = [_error(partial(_of_instrument, name, number)) for number in (0, 1, 3, 7)]
+        found[name] = [one if one[0].endswith("Error") else "taken" for one in said]
+    return found
+
+
+@answers
+def densities() -> Mapping[str, Any]:
+    """Baselines for vectors: autoregressions of each order, with missing rows, and their numbers of parameters."""
+    draw = torch.Generator().manual_seed(0)
+    noise = torch.randn(3, 40, 2, generator=draw, dtype=torch.float64) * torch.tensor([1.0, 3.0]).double()
+    walk = 5 + noise.cumsum(1) * 0.3 + noise
+    walk[0, 7], walk[2, 30:] = torch.nan, torch.nan
+    made = AutoRegression(walk, 3, torch.full((2,), 1e-3).double())
+    few = AutoRegression(walk[:, :6], 4, torch.full((2,), 0.5).double())
+    return {
+        "all": [made.num_parameters, made.predictions(walk[:2])],
+        "few": [few.num_parameters, few.predictions(walk)],
+    }
+
+
+@answers
+def constrained() -> Mapping[str, Any]:
+    """Constraints on probabilities, and fits, draws and log evidence under them."""
+    x, draw = CASINO.sample(90, seed=2).observations.tolist(), np.random.default_rng(4)
+    rules: dict[str, Any] = {
+        "left": Constraints.left_to_right(3, 2),
+        "band": Constraints.banded(3),
+        "fixed": Constraints(transition=[[0.8, None], [None, 0.5]]),
+        "tied": Constraints(transition=[["a", None], [None, "a"]], emission=[["b", *[None] * 5], ["b", *["c"] * 5]]),
+    }
+    found: dict[str, Any] = {}
+    for name, rule in rules.items():
+        size = 2 if name in ("fixed", "tied") else 3
+        fit = hs.fit(x, size, options=replace(FEW, constraints=rule))
+        found[name] = [fit.hmm, fit.final.num_free, fit.log_likelihood, fit.table()]
+        for part, rows in rule.parts(size, 6).items():
+            counts = draw.integers(0, 5, (2, *rows.shape)).astype(float)
+            found[f"{name} {part}"] = [
+                rows.maximise(counts[0]),
+                rows.maximise(counts[1], 0.5),
+                rows.num_free,
+                rows.is_mask,
+            ]
+            for alpha in (0.5, 2.0):
+                law = ConstrainedRows(rows, alpha)
+                some = counts if law.closed else counts[:1]
+                drawn = law.draw(some, draw, rows.maximise(counts[0] + 1))
+                known = (
+                    [law.log_density(drawn, some), law.log_mean(some), law.log_marginal(some[0])] if law.closed else []
+                )
+                found[f"{name} {part} {alpha}"] = [drawn, law.closed, known]
+    return found
+
+
 # ---------------------------------------------------------------------------------------------------------------------
 # Runs
 
@@ -301,6 +428,291 @@ def words() -> Mapping[str, Any]:
         "durations": [resources.duration(seconds) for seconds in (0.01, 0.9, 5, 100, 4000, 90_000, 1e7)],
         "steps": [row_values.duration_text(row_values.multiple_of(step, 2.5)) for step in steps],
     }
+
+
+def _error(call: Callable[[], object]) -> list[str]:
+    """Return the words of the error that a call raises, or of its answer."""
+    try:
+        return _words(call())
+    except Exception as error:
+        return [type(error).__name__, *_words(error)]
+
+
+@answers
+def costs() -> Mapping[str, Any]:
+    """Samples, checkpoints, bytes and words of the cost of trainings, for recipes that differ in one field each."""
+    usual = {"device": "cpu", "engine": "torch", "num_steps": 9, "batch_size": 4}
+    recipes: list[dict[str, Any]] = [{}, {"checkpoint_every": 3}, {"checkpoint_every": 10}, {"num_log_checkpoints": 3}]
+    recipes += [{"num_steps": 11, "checkpoint_every": 10}, {"accumulation_steps": 2}, {"num_trajectories": 10}]
+    recipes += [{"curriculum": (2, 4, 8)}, {"curriculum": (2, 4), "epoch_steps": 3}, {"num_threads": 2}]
+    few = registry.build_spec("process", {"name": "random-mixture", "num_components": 3, "num_states": 2}, "process")
+    found: dict[str, Any] = {}
+    heard: list[Any] = []
+    for number, recipe in enumerate(recipes):
+        for kind, process, model in (
+            ("single", "mess3", "rnn"),
+            ("mixture", few, {"name": "roformer", "num_layers": 1, "width": 8}),
+        ):
+            config = configure(process, model=model, length=8, training=usual | recipe)
+            ports = pipeline.model_io_of(config, hs.make_target("observation", config.process.build(), config.layout))
+            found[f"{number} {kind} disk"] = [
+                resources.disk_bytes(config, ports),
+                dry_run.budget(config, ports),
+            ]
+            cost = replace(dry_run.estimate(config), free_bytes=2**31)
+            found[f"{number} {kind} cost"] = [cost, _words(*dry_run.as_text(cost, config))]
+            timed = replace(cost, steps_measured=1 + number % 2, samples_measured=number, seconds=9.0)
+            timed = replace(timed, other_precision="bfloat16", other_seconds=6.0)
+            found[f"{number} {kind} timed"] = _words(*dry_run.as_text(timed, config))
+            with mock.patch.multiple(resources, LARGE=10, require_memory=lambda *given: heard.append(given[:2])):
+                with warnings.catch_warnings(record=True) as said:
+                    warnings.simplefilter("always")
+                    with mock.patch.object(resources, "torch_seconds", return_value=7200.0):
+                        resources.warn_if_large(config, ports)
+                resources.require_memory_for(config, ports)
+            found[f"{number} {kind} large"] = [_words(*(one.message for one in said)), heard[-1]]
+    return found
+
+
+@answers
+def pages() -> Mapping[str, Any]:
+    """Data of model pages: of networks of several kinds, on a process with names, on a mixture and with delimiters."""
+
+    class Own(torch.nn.Module):
+        def __init__(self, cell: type, **options: Any) -> None:
+            super().__init__()
+            self.embed, self.cell = torch.nn.Embedding(4, 6), cell(6, 8, batch_first=True, **options)
+            self.head = torch.nn.Linear(options.get("proj_size", 8), 3)
+            generator = torch.Generator().manual_seed(0)
+            for one in self.parameters():
+                torch.nn.init.uniform_(one, -0.5, 0.5, generator=generator)
+
+        def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+            answer: torch.Tensor = self.head(self.cell(self.embed(tokens))[0])
+            return answer
+
+    def numbers(data: Any) -> Any:
+        if isinstance(data, dict) and data.keys() == {"type", "shape", "data"}:
+            return np.frombuffer(base64.b64decode(data["data"]), data["type"]).reshape(data["shape"])
+        return (
+            {key: numbers(one) for key, one in data.items()}
+            if isinstance(data, dict)
+            else ([numbers(one) for one in data] if isinstance(data, list) else data)
+        )
+
+    single, several = (
+        make_process("mess3"),
+        make_process("random-mixture", num_components=2, num_states=2, num_symbols=3),
+    )
+    plain, prompts = (
+        SequenceLayout(length=6, placeholder=True),
+        PromptLayout(num_demonstrations=2, demonstration_length=2, test_length=3),
+    )
+    found: dict[str, Any] = {}
+    with mock.patch.multiple(page_export, EXAMPLES=96, NGRAM_SAMPLES=32, MOST_CONTEXTS=9):
+        for name, process, layout, kind in (
+            ("decoder", single, plain, "roformer"),
+            ("mixture", several, prompts, "gru"),
+            ("named", hs.load_process("umbrella"), SequenceLayout(length=5), "rnn"),
+            ("lstm", single, plain, torch.nn.LSTM),
+        ):
+            sets = [ProcessDataset(process, layout=layout, seed=seed) for seed in range(3)]
+            model = _untrained(sets[0], kind) if isinstance(kind, str) else Own(kind)
+            twins = draw_controls(model, num_controls=3)
+            found[name] = numbers(page_export.live_model_data(model, *sets, twins=twins))
+        for kind, options in (
+            (torch.nn.GRU, {"num_layers": 2}),
+            (torch.nn.RNN, {"bias": False}),
+            (torch.nn.LSTM, {"proj_size": 7}),
+        ):
+            seen = page_export.in_browser(Own(kind, **options), sets[0])
+            found[f"{kind.__name__} {options}"] = seen
+        hmm = {"MOST_WEIGHTS": 10, "MOST_PROBABILITIES": 5, "MOST_COLUMNS": 3}
+        for what, most in hmm.items():
+            with mock.patch.object(page_export, what, most):
+                found[what] = _error(lambda: page_export._check(model, single, 7))
+    return found
+
+
+@answers
+def configurations() -> Mapping[str, Any]:
+    """Configurations from each kind of source, with each argument; and the words that refuse wrong ones."""
+    data = hs.SequenceData([SEEN * 6, SEEN[::-1] * 4] * 5)
+    sources: dict[str, Any] = {"name": "mess3", "process": CASINO, "data": data, "lists": [SEEN, SEEN[::-1]]}
+    sources |= {
+        "dataset": ProcessDataset(CASINO, 7, seed=3),
+        "config": RunConfig(seed=5),
+        "numbers": SENSORS.sample(40, seed=1).observations,
+    }
+    changes: list[dict[str, Any]] = [
+        {},
+        {"length": 9},
+        {"num_steps": 7, "seed": 2},
+        {"training": {"batch_size": 3}},
+        {"model": "rnn"},
+    ]
+    found: dict[str, Any] = {
+        name: [_error(lambda: configure(source, **change).to_data()) for change in changes]  # noqa: B023
+        for name, source in sources.items()
+    }
+    wrong: list[dict[str, Any]] = [
+        {"layout": "sequences", "length": 4},
+        {"target": "x"},
+        {"seed": -1},
+        {"length": 1},
+        {"model": RunConfig},
+    ]
+    wrong += [
+        {"model": {"w": torch.zeros(1)}},
+        {"training": {"x": 1}},
+        {"model": 3},
+        {"read_options": {"batch_size": 3}},
+    ]
+    wrong += [{"read_options": {"unit": "characters"}}, {"layout": "prompts", "training": {"curriculum": (2, 4)}}]
+    found["refused"] = [_error(lambda: configure("mess3", **change)) for change in wrong]  # noqa: B023
+    plain = RunConfig().to_data()
+    texts: list[dict[str, str]] = [
+        {"seed": "3"},
+        {"model.name": "rnn"},
+        {"model.name": "rnn", "model.width": "8"},
+        {"seed.x": "1"},
+    ]
+    texts += [
+        {"layout.length": "9"},
+        {"num_steps": "3"},
+        {"length": "3"},
+        {"x": "3"},
+        {"training.num_steps": "5"},
+        {"model": "gru"},
+    ]
+    texts += [{"model.name": "roformer", "model.num_layers": "1"}, {"process.name": "even"}, {"training.steps": "5"}]
+    whole: list[Any] = [plain, {}, {"model": "rnn", "layout": "sequences"}, {"process": "mess3"}, [1], {"seed": "x"}]
+    found["overrides"] = [_error(lambda: config_from_data(given, text).to_data()) for given in whole for text in texts]  # noqa: B023
+    return found
+
+
+@answers
+def readings() -> Mapping[str, Any]:
+    """Rows, inputs and tables as a fitted model reads them, in order of their sequences."""
+    table = {"id": [1, 0, 1, 0, 1], "time": [3, 2, 1, 1, 2], "x": ["0", "1", "1", "0", "1"]}
+    moved = {"group": "id", "time": "time", "sort": True}
+    one_hot = np.eye(3)[[0, 2, 1, 1]]
+    rows = [torch.tensor(SEEN[:size]) for size in (3, 12, 1, 7, 2, 2)]
+    given = GivenRows(rows, inputs=rows, allowed=[one[:, None] == torch.arange(2) for one in rows])
+    vectors = GivenRows([one[:, None].double() for one in rows])
+    found: dict[str, Any] = {
+        "order": [
+            in_table_order("n", values, table, reading)
+            for values in ([5, 6, 7, 8, 9], [1, 2])
+            for reading in (moved, {})
+        ],
+        "orders": [in_table_order("n", None, table, moved), in_table_order("n", [[1], [2]], table, moved)],
+        "one hot": [
+            from_one_hot(inputs, lengths)
+            for inputs in (
+                one_hot,
+                [one_hot, one_hot[:2]],
+                one_hot[None],
+                one_hot * 2,
+                one_hot[:, :1],
+                np.eye(4)[:3],
+                [0, 1, 2],
+            )
+            for lengths in ([4], [3, 3, 3, 3], [4, 2])
+        ],
+    }
+    for limit, most in ((2**21, 4096), (14, 4096), (2**21, 2)):
+        with mock.patch.multiple(given_rows_module, MOST_ENTRIES=limit, MOST_SEQUENCES=most):
+            found[f"batches {limit} {most}"] = [list(one.batches()) for one in (given, vectors)]
+    inputs = [0, 1] * 6
+    asked: list[tuple[Any, Any, dict[str, Any]]] = [
+        (DRIVEN, SEEN, {}),
+        (DRIVEN, SEEN, {"inputs": inputs}),
+        (CASINO, SEEN, {"inputs": inputs}),
+    ]
+    asked += [(DRIVEN, [SEEN, SEEN[:3]], {"inputs": [inputs, inputs[:2]]}), (DRIVEN, SEEN, {"inputs": inputs[:5]})]
+    asked += [
+        (DRIVEN, SEEN, {"inputs": np.eye(2)[inputs]}),
+        (DRIVEN, SEEN, {"inputs": [0, None] * 6}),
+        (SENSORS, ROWS, {"lengths": [3, 5]}),
+    ]
+    asked += [
+        (DRIVEN, SEEN, {"inputs": "x"}),
+        (DRIVEN, {"s": list("hthth"), **table}, {"inputs": "x", "column": "s"}),
+        (DRIVEN, SEEN, {"inputs": np.eye(3)[inputs]}),
+    ]
+    asked += [
+        (DRIVEN, ["h", "t"] * 3, {"inputs": inputs[:6]}),
+        (SENSORS, {"a": [0.5, 1.0], "b": [2.0, 3.0]}, {}),
+        (CASINO, np.array(SEEN), {}),
+    ]
+    for number, (hmm, x, options) in enumerate(asked):
+        try:
+            read = given_rows_module.given_rows(hmm, x, **options)
+            found[f"read {number}"] = [
+                list(read.sequences),
+                read.index,
+                read.columns,
+                read.inputs and list(read.inputs),
+                read.names,
+            ]
+        except hs.HmmscopeError as error:
+            found[f"read {number}"] = _words(error)
+    known = [None, ["low", None] * 4, np.array([[True, False]] * 8), [3] * 8]
+    read = partial(given_rows_module.with_known_states, SENSORS, ROWS, reading={})
+    found["known"] = [_error(lambda: read(one).allowed) for one in known]  # noqa: B023
+    data = hs.read_vectors(np.arange(900.0).reshape(-1, 1) % 7)
+    pieces = hs.read_vectors(np.arange(100.0).reshape(-1, 1), lengths=[5] * 20)
+    for name, source in (("blocks", data), ("parts", pieces), ("few", hs.read_vectors(np.arange(9.0).reshape(-1, 1)))):
+        rest, judges, words = vector_sequences.held_out(source, 3)
+        found[name] = [rest.rows, rest.lengths, judges and [judges.rows, judges.lengths], _words(words)]
+    return found
+
+
+@answers
+def more_fits() -> Mapping[str, Any]:
+    """Fits to streams, with weights, validation, known states and few data: models, reasons, tables and words."""
+    x, numbers = CASINO.sample(120, seed=3).observations.tolist(), SENSORS.sample(90, seed=1).observations
+    parts = [hs.SequenceData([x[:40]]), hs.SequenceData([x[40:]])]
+    calls: dict[str, Callable[[], Any]] = {
+        "stream": lambda: hs.fit(parts, 2, stream=True, options=FEW),
+        "stream of several": lambda: hs.fit(parts, [1, 2], stream=True, options=FEW),
+        "weights": lambda: hs.fit([x[:50], x[50:]], [1, 2], options=replace(FEW, sequence_weights=[1.0, 0.5])),
+        "validation": lambda: hs.fit([x[:60]], [1, 2], validation=[x[60:]], options=FEW),
+        "other validation": lambda: hs.fit([x[:60]], [1, 2], validation=hs.SequenceData([[0, 1]]), options=FEW),
+        "known": lambda: hs.fit(x[:6], 2, options=replace(FEW, known_states=[0, None, 1, None, None, 0])),
+        "known of several": lambda: hs.fit(x[:6], [1, 2], options=replace(FEW, known_states=[0] * 6)),
+        "start": lambda: hs.fit(x, 2, options=replace(FEW, start=CASINO, fixed=("emission",))),
+        "bic": lambda: hs.fit(x, [1, 2], options=replace(FEW, choose="bic")),
+        "numbers": lambda: hs.fit(numbers, [1, 2, 3], validation=numbers[:30] + 0.1, options=FEW),
+        "numbers with weights": lambda: hs.fit(
+            [numbers[:40], numbers[40:]], [1, 2], options=replace(FEW, sequence_weights=[1.0, 2.0])
+        ),
+        "narrow": lambda: hs.fit(numbers, [1, 2], validation=numbers[:, :1], options=FEW),
+        "numbers with ties": lambda: hs.fit(numbers, 2, options=replace(FEW, tied_emissions=[0, 1])),
+        "unknown": lambda: hs.fit(numbers, 2, options=FEW, emission="poisson", num_gaussians=2),
+        "no state": lambda: hs.fit(x, 0),
+        "nothing": lambda: hs.fit([], 2, stream=True, options=FEW),
+    }
+    found: dict[str, Any] = {}
+    for name, call in calls.items():
+        try:
+            fit = call()
+        except hs.HmmscopeError as error:
+            found[name] = _words(error)
+            continue
+        words = [line for line in fit.lines() if not line.startswith("cost")]
+        found[name] = [
+            fit.hmm,
+            fit.table(),
+            fit.num_observations,
+            fit.num_fitted,
+            fit.held_out,
+            fit.num_zeros,
+            fit.interval,
+        ]
+        found[f"{name} in words"] = _words(*words, fit.reason, fit.hmm.title, fit.converged)
+    return found
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -365,6 +777,238 @@ def tables() -> Mapping[str, Any]:
     return {
         "estimates": [one.estimates(), one.effect(), one.mean(), one.less(rows.where(x=2)), one.effect(resolution=0.4)],
         "pools": [rows.pool("seed"), rows.pool("x"), rows.by("x"), rows.seeds()],
+    }
+
+
+def _record(**given: Any) -> ClaimRecord:
+    usual = {"name": "c", "experiment": "e", "source": "[Test] 1", "claim_text": "It is.", "operationalization": "So."}
+    return ClaimRecord(**usual | {"rule": Above(0.0, smallest_effect=0.1), "more_budget_could_help": True} | given)
+
+
+def _constant(value: Any) -> Callable[[object], Any]:
+    return lambda tables: value
+
+
+def _words(*said: object) -> list[str]:
+    """Return all words of texts, with rounded numbers, so that each counts."""
+    return re.sub(r"\d+\.\d+(e-\d+)?", lambda one: f"{float(one[0]):.4g}", " ".join(map(str, said))).split()
+
+
+@answers
+def findings() -> Mapping[str, Any]:
+    """Findings and powers of claims, with one condition at a time changed."""
+    high, low, wide, one = (
+        Effect.pooled(x, "accuracy") for x in ([0.5, 0.52, 0.49], [-0.3, -0.31], [0.9, -0.2], [0.5])
+    )
+    some = Effect.pooled([0.5, 0.51, None], "accuracy")
+    learned, shut = Gate.learned(high, 0.1, "the control"), Gate.regime(3.0, 0.1, 2.0, "x")
+    seen = {name: {"effects": effect} for name, effect in zip("hlwos", (high, low, wide, one, some), strict=True)}
+    seen |= {
+        "both": {"effects": {"a": high, "b": low}},
+        "each": {"effects": {"a": high, "b": wide, "c": some}, "required": ("a", "b", "d")},
+        "missing": {"effects": {"a": high}, "required": ("a", "b")},
+        "gone": {"effects": {"a": low}, "required": ("a", "b", "d")},
+        "none": {"effects": None},
+        "shut": {"effects": high, "gates": (shut,)},
+        "one shut": {"effects": {"a": high, "b": high}, "gates": (shut.about("b"), learned)},
+        "all shut": {"effects": {"a": low, "b": high}, "gates": (shut.about("b"), learned, shut.about("a"))},
+        "spent": {"effects": low, "gates": (learned,), "compute_used": {"tokens": 5.0}},
+        "turns": {"effects": high, "last_doubling_change": -0.6, "gates": (learned,)},
+        "stays": {"effects": {"a": high, "b": high}, "last_doubling_change": {"a": 0.1, "b": -0.01}},
+        "unknown": {"effects": {"a": high, "b": low}, "last_doubling_change": {"a": 0.1}},
+        "parts": {"effects": high, "parts": {"p": low, "q": wide}, "gates": (learned,)},
+    }
+    runs = {"runs": [{"seed": seed, "tokens": 7.0 + seed, "sequences": None, "x": 0.5 * seed} for seed in (0, 1)]}
+    same = {"runs": [{"seed": seed, "loss": 0.5} for seed in (0, 1)]}
+    records = {
+        "training": _record(budget={"tokens": 9.0}),
+        "above": _record(about="process"),
+        "below": _record(about="construction", rule=Below(1.0, smallest_effect=0.2), more_budget_could_help=None),
+        "within": _record(about="process", rule=Within(0.1, 0.5), printed=0.5, printed_in="Fig. 1"),
+        "printed": _record(about="process", rule=Printed(0.5, 0.1)),
+        "always": _record(about="process", rule=Always(0.5)),
+        "question": _record(rule=None),
+        "question of a process": _record(rule=None, about="process"),
+        "weak": _record(about="process", least_power=0.9, effect_if_true=0.12, effect_if_false=-0.1),
+    }
+    found: dict[str, Any] = {}
+    for name, record in records.items():
+        for case, given in seen.items() if name in ("training", "above") else list(seen.items())[:7]:
+            measured = Measurement(text="Text.", **given)
+            claim = Claim(**vars(record), measure=_constant(measured))
+            taken = claim.measured(same if case == "o" else runs)
+            for mirrored in (False, True):
+                data = claim.finding(taken, mirrored=mirrored).to_data()
+                found[f"{name} {case} {mirrored}"] = [data, _words(data, claim.finding(taken, power=False).to_data())]
+            found[f"{name} {case} power"] = [claim.power(taken), taken.compute_used, _words(claim.power(taken))]
+    return found
+
+
+@answers
+def ledgers() -> Mapping[str, Any]:
+    """Rows of a ledger as text, as a table for pages, and as data, with one field at a time changed."""
+    gate = Gate.headroom(1.0, 2.0, "x")
+    known: dict[str, Any] = {
+        "title": "t",
+        "text": "Text.",
+        "verdict": "reproduced",
+        "value": 0.5,
+        "low": 0.4,
+        "high": 0.6,
+    }
+    finding = Finding(**known, p=0.03, q=0.04, unit="nats", num_seeds=3, gates=(gate,), rule_version=2)
+    parts = (TaskVerdict("a", "reproduced", "0.5", "room"), TaskVerdict("b", "not tested"))
+    other = {"verdict": "inconclusive", "budget": "at 5 tokens", "sign_low": 0.1, "sign_high": 0.9, "seeds_needed": 7}
+    plain = recorded_claim(Claim(**vars(_record()), measure=len))
+    question = replace(plain, rule=None, source="ours")
+    base: dict[str, Any] = {"claim": plain, "finding": finding, "folder": "f", "scale": "small", "seeds": 3}
+    changes: list[dict[str, Any]] = [
+        {},
+        {"finding": None},
+        {"seeds": 1},
+        {"seeds": None},
+        {"sealed": False},
+        {"scope": "here"},
+    ]
+    changes += [{"exploratory": "late"}, {"invalid": "wrong"}, {"one_of_several": True}, {"claim": question}]
+    changes += [
+        {"sensitivity": ()},
+        {"sensitivity": ("margin",), "power": Power(0.9, 0.01, 0.02)},
+        {"differs": ("x|y",)},
+    ]
+    changes += [{"finding": replace(finding, **other)}, {"finding": replace(finding, parts=parts, bimodal=True)}]
+    changes += [{"finding": replace(finding, **other), "scope": "here"}, {"claim": question, "sensitivity": ("a",)}]
+    changes += [{"finding": replace(finding, budget="at 5 tokens"), "scope": "here"}]
+    found: dict[str, Any] = {}
+    for number, change in enumerate(changes):
+        row = LedgerRow(**base | change)
+        found[str(number)] = [_words(*as_text([row])), _words(*as_markdown([row])), _words(row.row())]
+    rows = [LedgerRow(**base | change) for change in changes]
+    found["all"] = [_words(*as_text(rows)), _words(*as_markdown(rows))]
+    sizes = [
+        replace(rows[0], scale=scale, finished=done) for scale in ("smoke", "gpu", "own") for done in (True, False)
+    ]
+    found["sizes"] = [ledger_module._size(one) for one in sizes]
+    units = ("accuracy", "fraction of cases", "", "nats", "x, task")
+    sentences = [("0.5", unit, count, case) for unit in units for count in (None, 1, 3, 9) for case in ("", "c")]
+    found["sentences"] = [_words(effect_sentence(*one, seeds=seeds)) for one in sentences for seeds in (None, 3)]
+    return found
+
+
+@answers
+def gates() -> Mapping[str, Any]:
+    """Gates at and beside their thresholds, with their words and numbers."""
+    sure, unsure = Effect(value=0.5, low=0.1, high=0.9, error=0.2), Effect(value=0.5)
+    runs = [
+        {"label": label, "seed": 0, "excess": excess, "last_quarter": 0.02, "tokens": 5.0 + len(label)}
+        for label, excess in (("a", 0.0), ("b", 0.01), ("c", None), ("dd", -0.1))
+    ]
+    made = [Gate.learned(one, margin, "c") for one in (sure, unsure, None) for margin in (0.5, 0.6)]
+    made += [
+        Gate.regime(value, *ends, "x") for value in (0.5, 3.0) for ends in ((0.0, 2.0), (1.0, math.inf), (0.5, 2.0))
+    ]
+    made += [Gate.flat({"runs": Rows(runs[:number])}) for number in range(5)]
+    made += [
+        Gate.converged({name: 0.1 * k for k, name in enumerate("abcde")}, margin, "y") for margin in (0.0, 0.2, 1.0)
+    ]
+    made += [Gate.converged({"a": None, "b": 1.0}, 0.1, "y"), Gate.equal_tokens({"runs": Rows(runs)})]
+    made += [Gate.equal_tokens({"runs": Rows(runs[:3])}), Gate.matched({"a": {"x": 1.0}, "b": {"y": 1.0}})]
+    made += [Gate.matched({"a": {"x": 0.0, "y": 1.0}, "b": {"x": 2.0, "y": 1.5}}, 0.4), Gate.matched({})]
+    effects = {"a": sure, "b": sure}
+    for drift in (0.0, -0.2, -0.6):
+        made.append(Gate.converged_by_rule(RULES[0], effects, {"a": drift, "b": 0.01}))
+    made += [Gate.converged_by_rule(RULES[0], {"": sure}, {"": 0.1}), Gate.converged_by_rule(RULES[0], {}, {})]
+    spent = [{}, {"tokens": 5.0}, {"sequences": 2.0, "tokens": 9.0}]
+    return {
+        "gates": [[one.name, one.is_open, one.seen, one.of, _words(one.text)] for one in made],
+        "concerns": [
+            Gate.headroom(1.0, 2.0, "x").about(*of).concerns(names) for of in ((), "a") for names in ("", "ab", [""])
+        ],
+        "budgets": [
+            [verdict, _words(words)]
+            for own in spent
+            for paper in spent
+            for helps in (True, False, None)
+            for verdict, words in [at_budget("not reproduced", own, paper, helps)]
+        ],
+        "rules": [_words(rule) for rule in (*RULES, Below(0.5), Always(0.5))],
+        "needed": [Always(least).seeds_needed(Effect.share([True] * 5)) for least in (0.5, 0.9)],
+        "targets": [
+            power.targets(rule, *aim)
+            for rule in (*RULES, Below(-0.5), Above(), Always(0.5))
+            for aim in ((), (0.3,), (0.3, 0.1))
+        ],
+        "severest": verdicts.severest(["reproduced", "inconclusive"]),
+    }
+
+
+@answers
+def networks_in_tables() -> Mapping[str, Any]:
+    """Tables with other networks in place of trained ones, panels of their rows, and colours of beliefs."""
+    rows = Rows(
+        {
+            "seed": seed,
+            "network": network,
+            "layer": layer,
+            "accuracy": 0.1 * layer + 0.05 * seed,
+            "twins": twins,
+            "share": share,
+        }
+        | {"share_low": 0.1, "share_high": 0.5, "value": 0.2 * seed + layer, "low": 0.1, "high": 3.0}
+        for seed in (0, 1)
+        for network, twins, share in (
+            ("trained", 0.3, 0.4),
+            ("untrained", None, None),
+            ("trained - untrained", 0.1, None),
+        )
+        for layer in (2, 1)
+    )
+    scores = Rows(
+        {"seed": seed, "predictor": name, "metric": metric, "value": value + 0.01 * seed, "low": None, "high": 1.0}
+        for seed in (0, 1)
+        for metric in ("accuracy", "loss")
+        for name, value in (("model", 0.9), ("order-1", 0.4), ("order-2", 0.6), ("context-tree", 0.5))
+    )
+    gains = Rows({"quantity": name, "value": 0.4, "low": 0.3, "high": None} for name in ("gain over x", "loss"))
+    all_ = {"a": rows, "scores": scores, "gains": gains, "learned": Rows([{"effect": "x", "value": 2.0}])}
+    noise = [{"seed": seed, "x": x} for seed in (0, 1, 2) for x in (0.5, 0.25 * (seed == 1))]
+    plane = BeliefPlane(np.random.default_rng(0).dirichlet(np.ones(3), 9))
+    trained = rows.where(network="trained")
+    packed = Rows({"side": "s", "at": at, "points": "AAAAAAAA"} for at in (2, 1))
+    packed += [{"side": "colours", "points": "AAAAAAAA"}, {"side": "corners", "points": "A" * 12}]
+    return {
+        "others": [made(all_) for made in (controls.untrained, controls.constructed, controls.counting)],
+        "gainless": controls.gaining_nothing(all_),
+        "twins": [
+            rows.as_twins(),
+            _words(trained.beyond_twins("accuracy")),
+            rows.where(network="x").beyond_twins("r2"),
+        ],
+        "same": [
+            identical_seeds({"a": noise}),
+            identical_seeds({"a": noise[:4]}),
+            identical_seeds({"a": [{"seed": 0, "x": 1}]}),
+        ],
+        "pooled": [
+            trained.pool("layer"),
+            trained.pool("layer", "seed", value="accuracy"),
+            trained.mean(),
+            gains.mean(),
+        ],
+        "differences": [
+            trained.less(rows.where(network="untrained")),
+            trained.estimates() - Rows(trained[:2]).estimates(),
+        ],
+        "panels": [
+            panels.curve(trained, "layer", "n", y="accuracy"),
+            panels.curve(trained, "layer", "n", pool=False, bands=False),
+            panels.curve(Rows(trained[:2]), "layer", "n", pool=False),
+            panels.bar(trained, "layer", [1, 2], "n"),
+            panels.level(0.5, [1, 2], "n"),
+            panels.heatmap("t", trained, "layer", "seed", x_label="", y_label="", z_label="", order=[1, 0, 7]),
+        ],
+        "colours": [scatter_data.CERTAIN, scatter_data.CORNERS, scatter_data.STEPS, plane.colours(4), plane.corners()],
+        "clouds": [plane.panel(packed, "s", "t"), plane.triangle("t", np.eye(3), np.eye(3))],
     }
 
 

@@ -34,7 +34,8 @@ from hmmscope.processes.files import load_process
 from hmmscope.processes.make import make_process
 from hmmscope.processes.observations import as_batch
 from hmmscope.runs import training as run_training
-from hmmscope.runs.pipeline import OWN_PROCESS
+from hmmscope.runs.config import configure
+from hmmscope.runs.pipeline import OWN_PROCESS, _process_of
 from hmmscope.runs.settings import settings
 from hmmscope.sequences.data import SequenceData
 from hmmscope.sequences.gaps import MISSING
@@ -341,3 +342,10 @@ def test_mixed_states_need_probabilities_of_words() -> None:
     hmm = hs.PoissonHMM([0.5, 0.5], [[0.9, 0.1], [0.2, 0.8]], [[2.0], [9.0]])
     with pytest.raises(InputError, match="PoissonHMM has no probabilities of words"):
         mixed_states(hmm)
+
+
+def test_a_link_in_a_run_is_not_read_as_its_process(tmp_path: Path) -> None:
+    load_process("umbrella").save(tmp_path / "elsewhere.json")
+    (tmp_path / OWN_PROCESS).symlink_to("elsewhere.json")
+    with pytest.raises(DamagedError, match="not followed"):
+        _process_of(SimpleNamespace(path=tmp_path), configure("umbrella"))

@@ -124,6 +124,14 @@ EQUIVALENT: dict[tuple[str, str], str] = {
         "many = process.num_states > FEW_FOR_SUMS and len(work.rows) >= SEQUENCES_FOR_SUMS",
     ): "selects the faster of two loops with equal results",
     (
+        "inference/counts.py",
+        "each = 8 * process.num_states * int(work.lengths.max(initial=1))",
+    ): "the number of sequences counted at once changes time and memory, not results",
+    (
+        "analysis/belief_space.py",
+        "_, sizes, directions = torch.linalg.svd(moved, full_matrices=False)",
+    ): "the next line cuts off the further directions",
+    (
         "processes/hmm_per_sample.py",
         "_ENTRIES = 2**20",
     ): "the number of entries drawn at once changes time and memory, not results",
