@@ -251,7 +251,7 @@ _ON_IMPORT = {"tests/test_defaults.py::test_numbers_by_default_are_those_that_we
 
 
 def tests_of(mutant: Mutant) -> dict[str, float]:
-    """Return the tests that run the changed statement, with their seconds; those of the same package come first.
+    """Return the tests that run the changed statement, with their seconds; those of the package and of quality/ come first.
 
     For code that runs on import, these are all tests that use the module. The other tests of the same files follow, because
     the lines of a shared fixture are recorded for the first test only.
@@ -270,7 +270,7 @@ def tests_of(mutant: Mutant) -> dict[str, float]:
             anywhere |= {name: seconds[name] for names in lines.values() for name in names}
     asked = anywhere | _ON_IMPORT if mutant.on_import or not found else found
     own = f"tests/{Path(mutant.file).parent.name}/"  # tests of its package, the most likely to detect it
-    first = {name for name in beside | asked if own in name} | _ON_IMPORT.keys()
+    first = {name for name in beside | asked if own in name or name.startswith("quality/")} | _ON_IMPORT.keys()
     return dict(sorted((beside | asked).items(), key=lambda one: (one[0] not in asked, one[0] not in first, one[1])))
 
 
