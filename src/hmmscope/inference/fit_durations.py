@@ -243,5 +243,6 @@ def _with_mean(log_r: float, counts: Array, kept: NDArray[np.bool_]) -> Array:
 
 
 def _score(probs: Array, counts: Array) -> float:
+    seen = counts > 0
     with np.errstate(divide="ignore"):
-        return float((counts * np.where(counts > 0, np.log(probs), 0.0)).sum())
+        return float((counts[seen] * np.log(probs[seen])).sum())
