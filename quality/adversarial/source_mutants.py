@@ -4,7 +4,8 @@
 
 A mutant is one small change of the source: another comparison, operator, constant or truth value, a removed statement, or
 `break` in place of `continue`. Annotations, texts, docstrings, methods that print objects, and compiled loops are not
-changed. Neither is `strict` of `zip`, because it only asserts what the lines above it ensure.
+changed. Neither is `strict` of `zip`, because it only asserts what the lines above it ensure, nor is the 1 of `reshape(-1)`,
+because NumPy treats every negative size alike.
 """
 
 import ast
@@ -124,6 +125,18 @@ EQUIVALENT: dict[tuple[str, str], str] = {
         "many = process.num_states > FEW_FOR_SUMS and len(work.rows) >= SEQUENCES_FOR_SUMS",
     ): "selects the faster of two loops with equal results",
     (
+        "analysis/logistic.py",
+        "_STEPS_BEFORE_BLOCKS, _MAX_BLOCK_NUMBERS = 5, 2**22",
+    ): "they select a faster way to the same minimum",
+    (
+        "inference/loop_inputs.py",
+        "return process.num_states <= FEW_STATES and side_by_side(process, work)",
+    ): "selects the faster of two loops with equal results",
+    (
+        "runs/compile_ahead.py",
+        'spec, device="cpu", engine="compiled", batch_size=1, accumulation_steps=1, num_trajectories=0, curriculum=()',
+    ): "the step only compiles the loops, which any recipe does",
+    (
         "inference/counts.py",
         "each = 8 * process.num_states * int(work.lengths.max(initial=1))",
     ): "the number of sequences counted at once changes time and memory, not results",
@@ -176,6 +189,7 @@ class Mutant:
 def places(tree: ast.Module) -> Iterator[tuple[ast.AST, ast.AST, str, int | None]]:
     """Yield each node that can be changed: its parent, the node, the field of the parent, and the index in the field."""
     waiting: list[ast.AST] = [tree]
+    sizes: set[int] = set()
     while waiting:
         parent = waiting.pop()
         if isinstance(parent, ast.FunctionDef):
@@ -184,6 +198,10 @@ def places(tree: ast.Module) -> Iterator[tuple[ast.AST, ast.AST, str, int | None
                 continue
         if isinstance(parent, ast.keyword) and parent.arg == "strict":
             continue
+        if isinstance(parent, ast.UnaryOp) and id(parent) in sizes:
+            continue
+        if isinstance(parent, ast.Call) and getattr(parent.func, "attr", "") == "reshape":
+            sizes |= {id(one) for one in parent.args}
         for field, value in ast.iter_fields(parent):
             if field in ("annotation", "returns", "decorator_list", "type_params"):
                 continue
