@@ -40,6 +40,8 @@ from hmmscope.inference import (
     chains,
     entropy,
     evidence,
+    fit_durations,
+    fit_inputs,
     floors,
     memory_error,
     missing,
@@ -61,7 +63,7 @@ from hmmscope.inference.monte_carlo import student_quantile
 from hmmscope.inference.window import window_errors
 from hmmscope.lab.evidence import controls, panels, power, scaling_laws, scatter_data, verdicts
 from hmmscope.lab.evidence import ledger as ledger_module
-from hmmscope.lab.evidence.answers import effect_sentence
+from hmmscope.lab.evidence.answers import effect_sentence, scope_of
 from hmmscope.lab.evidence.claim import Claim, Measurement
 from hmmscope.lab.evidence.effects import Effect, EstimateWithError, false_discovery
 from hmmscope.lab.evidence.finding import Finding, TaskVerdict
@@ -231,6 +233,7 @@ def bytes_asked_for() -> Mapping[str, Any]:
     modules = [one for name, one in sys.modules.items() if name.startswith("hmmscope.")]
     found = {}
     with ExitStack() as stack:
+        stack.enter_context(mock.patch.object(torch, "get_num_threads", return_value=1))
         for one in modules:
             if hasattr(one, "require_memory"):
                 stack.enter_context(mock.patch.object(one, "require_memory", lambda *given: heard.append(given[:2])))
@@ -357,6 +360,16 @@ def densities() -> Mapping[str, Any]:
     return {
         "all": [made.num_parameters, made.predictions(walk[:2])],
         "few": [few.num_parameters, few.predictions(walk)],
+    }
+
+
+@answers
+def starts() -> Mapping[str, Any]:
+    """Random parameters from which each restart of a fit begins."""
+    shapes = ((2,), (2, 2), (2, 4), (2, 3))
+    return {
+        "inputs": [fit_inputs._random(number, 0, 2, 3, 2) for number in range(5)],
+        "durations": [fit_durations._random(number, 0, *shapes) for number in range(3)],
     }
 
 
@@ -711,6 +724,8 @@ def more_fits() -> Mapping[str, Any]:
             fit.num_zeros,
             fit.interval,
         ]
+        held = fit.support and [fit.support.log_evidence, fit.support.errors, _words(fit.support.why)]
+        found[f"{name} support"] = held
         found[f"{name} in words"] = _words(*words, fit.reason, fit.hmm.title, fit.converged)
     return found
 
@@ -888,6 +903,12 @@ def ledgers() -> Mapping[str, Any]:
     sizes = [
         replace(rows[0], scale=scale, finished=done) for scale in ("smoke", "gpu", "own") for done in (True, False)
     ]
+    known_claims = {"process": _record(about="process"), "training": _record()}
+    with mock.patch.object(registry, "entries", return_value=known_claims):
+        asked = [
+            {"claim": one, "scale": "small", "scope": scope} for one in (*known_claims, "x") for scope in ("", "here")
+        ]
+        found["scopes"] = _words(*map(scope_of, asked))
     found["sizes"] = [ledger_module._size(one) for one in sizes]
     units = ("accuracy", "fraction of cases", "", "nats", "x, task")
     sentences = [("0.5", unit, count, case) for unit in units for count in (None, 1, 3, 9) for case in ("", "c")]
@@ -970,7 +991,15 @@ def networks_in_tables() -> Mapping[str, Any]:
         for name, value in (("model", 0.9), ("order-1", 0.4), ("order-2", 0.6), ("context-tree", 0.5))
     )
     gains = Rows({"quantity": name, "value": 0.4, "low": 0.3, "high": None} for name in ("gain over x", "loss"))
-    all_ = {"a": rows, "scores": scores, "gains": gains, "learned": Rows([{"effect": "x", "value": 2.0}])}
+    alone = scores.where(predictor="model")
+    all_ = {
+        "a": rows,
+        "scores": scores,
+        "alone": alone,
+        "counts": scores.where(predictor="order-1"),
+        "gains": gains,
+        "learned": Rows([{"effect": "x", "value": 2.0}]),
+    }
     noise = [{"seed": seed, "x": x} for seed in (0, 1, 2) for x in (0.5, 0.25 * (seed == 1))]
     plane = BeliefPlane(np.random.default_rng(0).dirichlet(np.ones(3), 9))
     trained = rows.where(network="trained")

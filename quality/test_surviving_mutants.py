@@ -12,14 +12,14 @@ import torch
 
 import hmmscope as hs
 from hmmscope import registry
-from hmmscope.analysis import belief_space, geometry
+from hmmscope.analysis import activations, belief_space, geometry, initialization, task_patching
 from hmmscope.analysis.discovery import model_words
 from hmmscope.analysis.intervals import bootstrap_means
-from hmmscope.datasets.layouts import SequenceLayout
+from hmmscope.datasets.layouts import PromptLayout, SequenceLayout
 from hmmscope.datasets.process_dataset import ProcessDataset
 from hmmscope.datasets.tokenized import TextLayout
 from hmmscope.errors import DamagedError, InputError, ResourceError
-from hmmscope.inference import counts, device, forward, gibbs
+from hmmscope.inference import counts, device, fit_durations, forward, gibbs
 from hmmscope.inference.counts import Counts
 from hmmscope.inference.em import Model, MStepSettings
 from hmmscope.inference.free_parameters import zeros_in_words
@@ -35,8 +35,11 @@ from hmmscope.processes.make import make_process
 from hmmscope.processes.observations import as_batch
 from hmmscope.runs import training as run_training
 from hmmscope.runs.config import configure
+from hmmscope.runs.forecasts import Forecasts
+from hmmscope.runs.page_export import in_browser
 from hmmscope.runs.pipeline import OWN_PROCESS, _process_of
 from hmmscope.runs.settings import settings
+from hmmscope.runs.stream_parts import parts_of
 from hmmscope.sequences.data import SequenceData
 from hmmscope.sequences.gaps import MISSING
 from hmmscope.sequences.vector_data import read_vectors
@@ -349,3 +352,79 @@ def test_a_link_in_a_run_is_not_read_as_its_process(tmp_path: Path) -> None:
     (tmp_path / OWN_PROCESS).symlink_to("elsewhere.json")
     with pytest.raises(DamagedError, match="not followed"):
         _process_of(SimpleNamespace(path=tmp_path), configure("umbrella"))
+
+
+@pytest.mark.parametrize("log_r", [-3.0, 0.0, 1.7, 5.0])
+def test_a_negative_binomial_of_durations_is_the_likeliest_one(log_r: float) -> None:
+    counts, kept = np.arange(1.0, 31.0)[::-1] ** 2, np.ones(30, bool)
+    counts = fit_durations._with_mean(log_r, counts, kept) * 1000
+    found = fit_durations._negative_binomial(np.full(30, 1 / 30), counts, kept)
+    others = [fit_durations._score(fit_durations._with_mean(at, counts, kept), counts) for at in np.linspace(-4, 8, 97)]
+    assert fit_durations._score(found, counts) >= max(others) - 1e-6
+    assert found == pytest.approx(counts / 1000, abs=1e-4)
+
+
+def test_a_stream_has_parts_of_four_million_observations_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
+    data = SequenceData([[0, 1]] * 5)
+    for number, parts in ((2**22, 1), (2**22 + 1, 2), (2**30, 5)):
+        monkeypatch.setattr(SequenceData, "num_observations", number)
+        assert len(list(parts_of(data, 0, {})[0])) == parts
+
+
+def test_a_forecast_is_shown_without_its_names_and_times() -> None:
+    three = torch.zeros(1, 2)
+    assert not {"names", "index"} & set(
+        repr(Forecasts(three, three, three, ("a", "b"), ["monday"])).replace("=", " ").split()
+    )
+    assert "monday" not in repr(Forecasts(three, three, three, ("a", "b"), ["monday"]))
+
+
+@pytest.mark.parametrize(("shift", "shown"), [(0.0, True), (5e-6, True), (1.5e-5, False), (1.0, False)])
+def test_a_page_computes_only_modules_that_it_reproduces(shift: float, shown: bool) -> None:
+    class Own(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.embed, self.cell, self.head = torch.nn.Embedding(2, 3), torch.nn.GRU(3, 3), torch.nn.Linear(3, 2)
+            for one in self.parameters():
+                torch.nn.init.zeros_(one)
+
+        def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+            answer: torch.Tensor = self.head(self.cell(self.embed(tokens).transpose(0, 1))[0].transpose(0, 1)) + shift
+            return answer
+
+    assert (in_browser(Own(), ProcessDataset(load_process("umbrella"), 4)) is not None) is shown
+
+
+def test_an_option_that_an_instrument_does_not_use_is_refused() -> None:
+    assert hs.InstrumentOptions().without(num_points="no").num_points is None
+    with pytest.raises(InputError, match="num_points: is of no use, got 3"):
+        hs.InstrumentOptions(num_points=3).without(num_points="is of no use")
+
+
+def test_activations_of_the_last_position_alone_are_told_from_transposed_ones() -> None:
+    tokens = torch.zeros(4, 6)
+    for shape, told in (((4, 1, 5), True), ((4, 8, 6), False), ((5, 1, 5), False), ((4, 5), False)):
+        with pytest.raises(InputError) as refused:
+            activations._require_features_last(shape, tokens)
+        assert (activations._ALL_AT_ONCE in str(refused.value)) is told
+
+
+def test_initial_values_may_differ_from_controls_up_to_a_ratio() -> None:
+    drawn = torch.tensor([1.0, -1.0]).repeat(500)
+    controls, most = [{"w": drawn}, {"w": -drawn}], initialization.VECTOR_RATIO
+    assert initialization.other_law({"w": drawn}, controls[:1]) == ""  # one control is enough
+    assert initialization.other_law({"w": most * drawn}, controls) == ""
+    assert "root mean square" in initialization.other_law({"w": 1.01 * most * drawn}, controls)
+
+
+def test_an_infinite_distance_hides_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    process = make_process("random-mixture", num_components=3, num_states=2, num_symbols=3)
+    dataset = ProcessDataset(process, layout=PromptLayout(num_demonstrations=1, demonstration_length=3, test_length=3))
+    sizes = {"num_symbols": 3, "vocab_size": dataset.vocab_size, "max_length": 16}
+    model = make_model("roformer", num_layers=1, width=8, seed=0, **sizes).eval()
+    known = task_patching.DISTANCES
+    rows = task_patching.task_patching(model, dataset, num_samples=16, num_random=1)
+    endless = {"endless": lambda probs, _: torch.full(probs.shape[:-1], torch.inf, dtype=torch.float64)}
+    monkeypatch.setattr(task_patching, "DISTANCES", endless | known)
+    assert task_patching.task_patching(model, dataset, num_samples=16, num_random=1) == rows
+    assert rows
