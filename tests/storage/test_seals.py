@@ -12,7 +12,7 @@ import pytest
 from hmmscope.errors import DamagedError
 from hmmscope.lab.evidence.ledger import as_text, ledger
 from hmmscope.lab.report.folder import UNSEALED, read_experiment
-from hmmscope.storage import seals, store
+from hmmscope.storage import disk, seals, store
 from hmmscope.storage.rundir import RunDir
 from hmmscope.storage.seals import open_sealed, read_seal, remove_seal, write_seal
 from hmmscope_studies.benchmark.board import check_board, is_board
@@ -203,6 +203,8 @@ def test_names_that_leave_the_folder_are_refused(tmp_path: Path) -> None:
     folder = tmp_path / "folder"
     folder.mkdir()
     (tmp_path / "folder" / "link").symlink_to(tmp_path)
+    with pytest.raises(DamagedError, match=r"folder/link: is a link; replace it"):
+        disk.refuse_links(tmp_path)
     entry = store.file_entries(tmp_path, ["outside.json"])["outside.json"]
     for name in ("../outside.json", str(tmp_path / "outside.json"), "link/outside.json", "", "a\0b"):
         with pytest.raises(DamagedError):

@@ -208,6 +208,14 @@ def write_bytes(path: Path, data: bytes) -> None:
         fsync_dir(path.parent)
 
 
+def refuse_links(folder: Path) -> None:
+    """Raise DamagedError if the folder contains a symbolic link."""
+    for parent, folders, files in os.walk(folder):
+        for name in sorted([*folders, *files]):
+            if os.path.islink(path := os.path.join(parent, name)):
+                raise DamagedError(f"{path}: is a link; replace it by the file or folder that it names")
+
+
 def remove_tree(path: Path) -> None:
     if path.is_symlink() or not path.is_dir():
         return unlink(path)

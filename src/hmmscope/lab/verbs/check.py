@@ -26,6 +26,7 @@ def check(options: CheckOptions) -> int:
     """
     for folder in options.folders:
         disk.check_name(Path(folder))
+        disk.refuse_links(Path(folder))
     kinds = list(registry.entries("folder").values()) if options.folders else []
     entered = {
         folder: kind for folder in options.folders for kind in kinds if kind.check_model and kind.is_one(Path(folder))
