@@ -1,7 +1,9 @@
 """One entrance: the same data in any container give the same sequences and the same exact answers."""
 
+import json
 import re
 import warnings
+from collections import UserList, deque
 from pathlib import Path
 from typing import Any
 
@@ -110,6 +112,22 @@ def test_files_on_the_command_line_and_streams_are_the_same(tmp_path: Path, caps
     parts += [parts_of([source], 0, {})[0] for source in containers(symbols).values()]
     for stream in parts:
         assert [one.tolist() for part in stream for one in part] == [symbols.tolist()]
+
+
+def test_fractional_numbers_choose_gaussians_in_every_container(tmp_path: Path) -> None:
+    values = np.random.default_rng(1).normal(size=12).round(3)
+    rows, expected = values.tolist(), hs.fit(values, 1).log_likelihood
+    np.save(tmp_path / "a.npy", values)
+    np.savez(tmp_path / "a.npz", observations=values, other=values > 0)
+    (tmp_path / "a.json").write_text(json.dumps(rows))
+    for name, lines in (("rows", rows), ("fields", [{"x": one} for one in rows]), ("lists", [{"observations": rows}])):
+        (tmp_path / f"{name}.jsonl").write_text("\n".join(map(json.dumps, lines)) + "\n")
+    for source in (deque(rows), UserList(rows), *sorted(tmp_path.iterdir())):
+        assert hs.fit(source, 1).log_likelihood == pytest.approx(expected, abs=1e-9), source
+    np.savez(tmp_path / "a.npz", a=values, b=values > 0)
+    for name, kind in (("a", hs.GaussianHMM), ("b", hs.HMM)):
+        assert isinstance(hs.fit(tmp_path / "a.npz", 1, column=name).hmm, kind)
+    assert isinstance(hs.fit(deque([0, 1, 1]), 1).hmm, hs.HMM)
 
 
 def test_frames_of_other_libraries_are_the_same() -> None:

@@ -1,6 +1,6 @@
 """Arrays and columns of other libraries, as NumPy arrays or lists."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +30,7 @@ def to_plain(source: Any) -> Any:
         return _native(np.asarray(source))
     method = next((m for m in ("to_pylist", "as_py", "to_list", "tolist") if hasattr(source, m)), None)
     if method is None:
-        return source
+        return list(source) if isinstance(source, Sequence) else source
     values = getattr(source, method)()
     if isinstance(values, list) and values and all(type(value) in (bool, int, float) for value in values):
         found = np.asarray(values)

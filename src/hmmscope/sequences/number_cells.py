@@ -16,8 +16,8 @@ from hmmscope.errors import InputError
 from hmmscope.schema import listed, shown
 from hmmscope.sequences.columns import is_frame, to_plain, writable
 from hmmscope.sequences.gaps import Missing, is_nothing
-from hmmscope.sequences.sources import open_file
-from hmmscope.sequences.tables import INDEX, SEPARATORS, Table, TableCells, csv_table, ending_of, table_of
+from hmmscope.sequences.sources import NUMBERS, OBSERVATIONS, Arrays, Plain, Source, open_file
+from hmmscope.sequences.tables import INDEX, Table, TableCells, csv_table, ending_of, table_of
 from hmmscope.sequences.time_stamps import looks_like_time
 
 #: Default markers of a missing entry, besides an empty cell.
@@ -153,18 +153,12 @@ def looks_like_numbers(source: Any, reading: Mapping[str, Any]) -> bool:
         return False
     if isinstance(source, str | os.PathLike):
         path = Path(source)
-        if "\n" in str(source) or ending_of(path) not in (*SEPARATORS, ".parquet") or not path.is_file():
+        if "\n" in str(source) or ending_of(path) not in NUMBERS or not path.is_file():
             return False
-        source, gaps = open_file(path), NumberMarkers.of(reading.get("missing"))
-        if isinstance(source, TableCells):
-            try:
-                table = headed_table(source, path.name, gaps)
-            except InputError:
-                return False
-            if table is None:
-                return _fractional([cell for row in source.rows for cell in row], gaps)
-            source = table
-        return _fractional_columns(source, reading)
+        try:
+            return _fractional_file(open_file(path), path.name, reading)
+        except InputError:  # which the reader of symbols raises again
+            return False
     if named:
         return _fractional_columns(table_of(source, "source"), reading)
     plain = to_plain(source)
@@ -172,6 +166,26 @@ def looks_like_numbers(source: Any, reading: Mapping[str, Any]) -> bool:
     return any(
         _fractional_columns(table_of(one, ""), {}) if is_frame(one) else _entries(to_plain(one)) for one in parts
     )
+
+
+def _fractional_file(source: Source, what: str, reading: Mapping[str, Any]) -> bool:
+    gaps, column = NumberMarkers.of(reading.get("missing")), reading.get("column")
+    match source:
+        case TableCells():
+            if (table := headed_table(source, what, gaps)) is None:
+                return _fractional([cell for row in source.rows for cell in row], gaps)
+            return _fractional_columns(table, reading)
+        case Table():
+            name = column if isinstance(column, str) else OBSERVATIONS
+            if source.header is not None and source.has(name) and isinstance(source.column(name)[0], list):
+                return looks_like_numbers(source.column(name), {})
+            return _fractional_columns(source, reading)
+        case Arrays(saved=False):
+            names = [one for one in (column, OBSERVATIONS) if one in source.names] or source.names
+            return (column in names or len(names) == 1) and looks_like_numbers(source.arrays[names[0]], {})
+        case Plain(values):
+            return looks_like_numbers(values, {})
+    return False
 
 
 def _entries(entries: Any) -> bool:
