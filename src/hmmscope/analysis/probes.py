@@ -221,14 +221,7 @@ def _belief_rows(
     seed: int,
     options: InstrumentOptions,
 ) -> list[dict]:
-    rows = geometry(
-        model,
-        dataset,
-        layers=names,
-        num_samples=num_samples,
-        seed=seed,
-        options=options,
-    )
+    rows = geometry(model, dataset, layers=names, num_samples=num_samples, seed=seed, options=options)
     kept = ("layer", "layer_name", "r2", "low", "high", "ceiling", "from_prediction", "samples", *NO_COLUMNS)
     found = (
         {"target": "belief", "labels": row["targets"], "chance": 0.0} | {key: row[key] for key in kept}

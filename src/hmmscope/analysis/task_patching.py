@@ -7,13 +7,7 @@ import torch
 from torch import nn
 
 from hmmscope import registry
-from hmmscope.analysis.activations import (
-    BATCH,
-    capture_activations,
-    inference_mode,
-    layers_read,
-    model_probs,
-)
+from hmmscope.analysis.activations import BATCH, capture_activations, inference_mode, layers_read, model_probs
 from hmmscope.analysis.belief_interventions import DISTANCES, exact_answers
 from hmmscope.analysis.geometry import belief_times
 from hmmscope.analysis.interventions import Edit, intervene, move_within

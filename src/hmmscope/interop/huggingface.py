@@ -105,11 +105,7 @@ def read_record(path: str | Path) -> dict[str, Any]:
 
 
 def from_huggingface(
-    source: Any,
-    *,
-    num_symbols: int | None = None,
-    symbols: Sequence[int] | None = None,
-    layers: str | None = None,
+    source: Any, *, num_symbols: int | None = None, symbols: Sequence[int] | None = None, layers: str | None = None
 ) -> SequenceModel:
     """Import a causal language model of transformers, in memory or from a folder.
 

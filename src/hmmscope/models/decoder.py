@@ -185,11 +185,7 @@ class Decoder(EncodedModel):
     """
 
     def __init__(
-        self,
-        spec: DecoderSpec,
-        model_io: ModelIO,
-        generator: torch.Generator,
-        mixer: Callable[[], Mixer] | None = None,
+        self, spec: DecoderSpec, model_io: ModelIO, generator: torch.Generator, mixer: Callable[[], Mixer] | None = None
     ) -> None:
         super().__init__(model_io, spec.width)
         self.causal, self.sinusoidal = spec.causal, spec.positions == "sinusoidal"
@@ -243,10 +239,7 @@ class Decoder(EncodedModel):
         return self.head(self.norm(x_BTD))
 
     def attend_at(
-        self,
-        attention: nn.Module,
-        x_BTD: Float[Tensor, "batch time width"],
-        positions: Int64[Tensor, "*batch time"],
+        self, attention: nn.Module, x_BTD: Float[Tensor, "batch time width"], positions: Int64[Tensor, "*batch time"]
     ) -> Float[Tensor, "batch time width"]:
         if self.rotary is None:
             raise InputError(

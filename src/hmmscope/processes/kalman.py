@@ -100,11 +100,7 @@ def _gain(cross: Float64[Tensor, "observed state"], innovation: Tensor, seen_Y: 
 
 
 def kalman_filter(
-    process: LinearSystem,
-    observations: Observations,
-    *,
-    initial: object = None,
-    initial_covariance: object = None,
+    process: LinearSystem, observations: Observations, *, initial: object = None, initial_covariance: object = None
 ) -> KalmanResult:
     """Compute the mean and covariance of the state after each observation.
 

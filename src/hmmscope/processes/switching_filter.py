@@ -78,11 +78,7 @@ def num_apart(modes: int, kept: int) -> int:
 
 
 def switching_filter(
-    process: SwitchingSystem,
-    observations: Observations,
-    *,
-    num_kept: int | None = None,
-    error: bool = True,
+    process: SwitchingSystem, observations: Observations, *, num_kept: int | None = None, error: bool = True
 ) -> SwitchingResult:
     """Filter the modes and the state of a switching linear system.
 
