@@ -1,6 +1,7 @@
 """A fit answers about rows: states, probabilities, scores, samples, forecasts, a table of states."""
 
 import pickle
+import warnings
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -68,6 +69,20 @@ def test_every_family_answers_with_the_same_methods(family: str) -> None:
         exact = torch.from_numpy(np.asarray(probs))[6] @ hmm.transition @ hmm.emissions
         assert ahead.mean[0].tolist() == pytest.approx(exact.tolist(), abs=1e-12)
         assert torch.equal(ahead.low, ahead.mean)
+
+
+@pytest.mark.parametrize("reading", [{"group": "id"}, {"time": "day", "sort": True}])
+def test_rows_that_reading_reordered_are_warned_of(reading: dict[str, Any]) -> None:
+    table = {"id": ["a", "b"] * 4, "day": [3, 1, 2, 4, 6, 5, 8, 7], "x": [0, 1, 0, 1, 1, 0, 0, 1]}
+    fit = hs.fit(table, 1, column="x", **reading)
+    for answer in (fit.predict, fit.predict_proba, lambda: fit.hmm.predict(table, column="x", **reading)):
+        with pytest.warns(UserWarning, match=r"reordered the rows of the table; match results by the index"):
+            answer()
+    ordered = {"id": ["a", "a", "b"], "day": [1, 2, 3], "x": [0, 1, 0]}
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        fit.score()
+        fit.predict(ordered, column="x", **reading)
 
 
 def test_a_fit_answers_about_its_data_and_about_other_data() -> None:

@@ -363,10 +363,7 @@ def _against(answer: torch.Tensor, optimum: torch.Tensor, asked: Target) -> dict
         cross_entropy = -(optimum * answer.log().where(optimum > 0, 0.0)).sum(-1)
         return {"excess": cross_entropy - entropy, "total_variation": asked.distance_terms(answer, optimum)}
     above = (optimum - answer)[..., 0] if asked.kind == "density" else (answer - optimum).square().mean(-1)
-    return {
-        "excess": above,
-        "distance": asked.distance_terms(answer, optimum),
-    }
+    return {"excess": above, "distance": asked.distance_terms(answer, optimum)}
 
 
 def _against_the_optimum(found: dict[str, torch.Tensor], batch: Batch, asked: Target) -> Winnings:

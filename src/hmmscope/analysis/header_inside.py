@@ -9,12 +9,7 @@ from torch import nn
 
 from hmmscope import registry
 from hmmscope.analysis.activations import capture_activations as heard
-from hmmscope.analysis.activations import (
-    inference_mode,
-    layers_read,
-    model_probs,
-    read_stream,
-)
+from hmmscope.analysis.activations import inference_mode, layers_read, model_probs, read_stream
 from hmmscope.analysis.geometry import read_off
 from hmmscope.analysis.header import behind_headers
 from hmmscope.analysis.initialization import Controls

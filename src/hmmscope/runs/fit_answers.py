@@ -135,7 +135,8 @@ class FitAnswers(Tabular):
         return found if found.columns or self.data is None else replace(found, columns=self.data.columns)
 
     def _known(self, asked: str, x: Any, known_states: Any, reading: dict[str, Any]) -> GivenRows:
-        return with_known_states(self.hmm, x, known_states, reading, self._rows(asked, x, reading))
+        rows = with_known_states(self.hmm, x, known_states, reading, self._rows(asked, x, reading))
+        return rows if asked == "score" else rows.with_warning()
 
     def _whole(self, asked: str) -> FitData:
         if self.data is None:

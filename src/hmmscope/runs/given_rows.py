@@ -1,6 +1,7 @@
 """Observations in labelled rows, the input of a fitted model's methods."""
 
 import re
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -41,6 +42,7 @@ class GivenRows(Shown):
         inputs: Inputs of each sequence (time,), or None.
         names: Names of the sequences, or empty.
         allowed: Allowed states of each sequence (time, state), or None.
+        moved: True if groups or times reordered the rows of a table.
     """
 
     sequences: Sequence[Tensor]
@@ -49,6 +51,14 @@ class GivenRows(Shown):
     inputs: Sequence[Tensor] | None = None
     names: tuple[str, ...] = ()
     allowed: Sequence[Tensor] | None = None
+    moved: bool = False
+
+    def with_warning(self) -> "GivenRows":
+        """Return the rows; warn if they are in another order than in the table."""
+        if self.moved:
+            said = "rows: groups or times reordered the rows of the table; match results by the index of .to_pandas()"
+            warnings.warn(said, stacklevel=4)
+        return self
 
     @cached_property
     def lengths(self) -> tuple[int, ...]:
@@ -265,6 +275,7 @@ def _labelled(found: GivenRows, index: Any, data: SequenceData | VectorData | No
         index = np.concatenate(index)
     if data is not None and data.names and (index is None or getattr(data.read_options, "time", None)):
         found = replace(found, names=data.names)
+    found = replace(found, moved=data is not None and data.moved)
     if index is None or sum(found.lengths) != len(index):
         return found
     return replace(found, index=index)

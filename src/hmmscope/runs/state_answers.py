@@ -106,6 +106,7 @@ def chosen_coordinates(hmm: Process, given: GivenRows | None, wanted: Any) -> li
 def predict(hmm: Process, x: Any, *, names: bool = False, known_states: Any = None, **reading: Any) -> RowValues:
     _require(hmm, PATHS)
     given = with_known_states(hmm, x, known_states, reading)
+    given = given if given is x else given.with_warning()
     states = _by_row(given, lambda rows, options: most_likely_states(hmm, rows, **options).states)
     if hmm.visits is not None:
         states = np.append(hmm.visits.of.numpy(), -1)[states]
@@ -117,6 +118,7 @@ def predict(hmm: Process, x: Any, *, names: bool = False, known_states: Any = No
 def predict_proba(hmm: Process, x: Any, *, known_states: Any = None, **reading: Any) -> RowValues:
     _require(hmm, SMOOTHING)
     given = with_known_states(hmm, x, known_states, reading)
+    given = given if given is x else given.with_warning()
     found = _by_row(given, lambda rows, options: smooth_beliefs(hmm, rows, **options))
     if hmm.visits is not None:
         found = found @ np.eye(num_shown(hmm))[hmm.visits.of.numpy()]

@@ -180,6 +180,11 @@ class SequenceData(Dataset[Tensor]):
         return num_equal(self.flat, self.num_symbols)
 
     @property
+    def moved(self) -> bool:
+        """True if groups or times reordered the rows of a table."""
+        return self._encoded.moved
+
+    @property
     def index(self) -> list[NDArray[Any]] | None:
         """Time stamps (datetime64; UTC if zoned), labels or indices of each sequence's rows; None if there are none."""
         index = self._encoded.index

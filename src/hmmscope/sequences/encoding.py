@@ -38,6 +38,7 @@ class Encoded(Shown):
         lengths, symbols, num_symbols, how, read_options, names: see `SequenceData`.
         first: beginning of the first sequence, as text.
         index: time stamps or row labels of all observations (observation,), or None.
+        moved: True if groups or times reordered the rows of a table.
     """
 
     flat: NDArray[np.integer]
@@ -49,6 +50,7 @@ class Encoded(Shown):
     read_options: ReadOptions = field(default_factory=ReadOptions)
     index: NDArray[Any] | None = None
     names: tuple[str, ...] | None = None
+    moved: bool = False
 
 
 @dataclass(frozen=True, repr=False)

@@ -277,7 +277,7 @@ class ReadRequest:
             )
         parts = np.split(steps.rows, np.cumsum(steps.lengths)[:-1])
         rows = [[values[row] if row >= 0 else MISSING for row in part.tolist()] for part in parts]
-        return replace(self._symbols(rows, how), index=steps.index, names=steps.names)
+        return replace(self._symbols(rows, how), index=steps.index, names=steps.names, moved=steps.moved)
 
     def adopt(self, categories: list[Any]) -> None:
         if categories and all(isinstance(one, str) for one in categories):

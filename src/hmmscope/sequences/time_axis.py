@@ -36,6 +36,11 @@ class Steps(Shown):
     names: tuple[str, ...] | None
     summary: str = ""
 
+    @property
+    def moved(self) -> bool:
+        """True if the rows are in another order than in the table."""
+        return bool((np.diff(self.rows[self.rows >= 0]) < 0).any())
+
 
 class TimeAxis(NamedTuple):
     """Options that assign times to the rows of a table.

@@ -49,6 +49,11 @@ class VectorData:
     steps: Steps | None = None
 
     @property
+    def moved(self) -> bool:
+        """True if groups or times reordered the rows of a table."""
+        return self.steps is not None and self.steps.moved
+
+    @property
     def index(self) -> list[NDArray[Any]] | None:
         """Time stamps (datetime64; UTC if zoned), labels or indices of each sequence's rows; None if there are none."""
         if self.steps is None or self.steps.index is None:
