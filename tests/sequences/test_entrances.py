@@ -130,6 +130,22 @@ def test_fractional_numbers_choose_gaussians_in_every_container(tmp_path: Path) 
     assert isinstance(hs.fit(deque([0, 1, 1]), 1).hmm, hs.HMM)
 
 
+def test_text_with_a_decimal_number_on_each_line_is_numbers(tmp_path: Path) -> None:
+    path, rows = tmp_path / "a.txt", [0.5, -1.25, 2.0, 1e-3]
+    path.write_text("\n".join(map(str, rows)))
+    fit = hs.fit(path, 1)
+    assert fit.score(path) == pytest.approx(hs.fit(rows, 1).log_likelihood, abs=1e-9)
+    assert "." in hs.fit(path, 1, unit="characters").hmm.symbols
+    for text in ("0.5\n1.5\n", "1e3\n2e3\n", "-1\n\n+2\n", "0.5\nNaN\n2.5\n"):
+        path.write_text(text)
+        with pytest.raises(InputError, match=r"number, not a symbol; .* emission='gaussian' .* unit='characters'"):
+            hs.SequenceData(path)
+        assert hs.read_vectors(path).num_observations == 2
+    for text in ("+-\n.e+\n", "0.5 a\n1.5 b\n1.5 b\n", "3,1\n4,1\n"):
+        path.write_text(text)
+        assert hs.fit(path, 1, unit=None if "a" not in text else "words").hmm.num_symbols > 2
+
+
 def test_frames_of_other_libraries_are_the_same() -> None:
     pandas, polars = pytest.importorskip("pandas"), pytest.importorskip("polars")
     values, hours = [0.5, None, 2.0], ["2026-01-01T00:00Z", "2026-01-01T01:00Z", "2026-01-01T03:00Z"]

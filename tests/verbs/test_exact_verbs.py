@@ -575,7 +575,7 @@ REFUSED: dict[str, tuple[int, list[object], str]] = {
     "negative memory": (2, ["infer", "umbrella", "w.txt", "--memory", -1], "memory: must be at least 0"),
     "absurd paths": (5, ["infer", "umbrella", "w.txt", "--paths", 10**12], "GiB"),
     "absurd ngrams": (5, ["infer", "umbrella", "w.txt", "--ngrams", 10**12], "GiB"),
-    "vectors from text": (2, ["infer", "ran-lds", "n.txt"], "n.txt: cannot read numbers from .txt; use one of .csv, "),
+    "vectors from text": (2, ["infer", "ran-lds", "n.txt"], "n.txt: contains no numbers"),
     "vectors of another size": (
         2,
         ["infer", "ran-lds", "v.npz", "--dimension", 4],

@@ -1,7 +1,8 @@
 """Conversion of words, characters and numbers to symbol numbers."""
 
 import math
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import accumulate
@@ -13,7 +14,7 @@ from numpy.typing import NDArray
 from hmmscope.errors import InputError
 from hmmscope.reprs import Shown
 from hmmscope.schema import listed, refuse_masked, require, shown, unknown_name
-from hmmscope.sequences.gaps import FOR_NUMBERS, MISSING, Missing, is_nothing
+from hmmscope.sequences.gaps import FOR_NUMBERS, MISSING, USUAL_GAPS, Missing, is_nothing
 from hmmscope.sequences.large import MAX_SYMBOLS, require_dense, smallest
 from hmmscope.sequences.read_options import ReadOptions
 from hmmscope.text import is_text
@@ -25,6 +26,8 @@ UNITS = {
     "numbers": "whole numbers separated by spaces or commas are symbols",
     "lines": "each line is one symbol, and blank lines separate sequences",
 }
+#: Pattern of a number in text.
+_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 #: If there are at most this many texts, one repeated text suggests that each text is one symbol.
 _FEW_TEXTS = 10
 
@@ -306,6 +309,10 @@ def _in_unit(
     return encode_words(rows, alphabet, how, place)
 
 
+def are_decimals(texts: Collection[str], marks: str) -> bool:
+    return bool(texts) and all(map(_NUMBER.fullmatch, texts)) and any(set(one) & set(marks) for one in texts)
+
+
 def _is_number(word: str) -> bool:
     return word.isascii() and word.isdigit()
 
@@ -359,6 +366,9 @@ def _unit_of(texts: list[str], alphabet: Alphabet, what: str) -> str:
         raise _ambiguous(
             texts, alphabet, what, "characters" if any(len(word) > 1 for word in distinct) else "numbers", "lines"
         )
+    if one_word and are_decimals({word for word in distinct if word.lower() not in USUAL_GAPS}, ".eE+-"):
+        fixes = "for real numbers use emission='gaussian' (--emission), for characters unit='characters' (--unit)"
+        raise InputError(f"{what}: each line is a number, not a symbol; {fixes}")
     if one_word:
         if all(len(text) == 1 for text in texts) or _repeat(texts):
             raise _ambiguous(texts, alphabet, what, "characters", "lines")

@@ -16,7 +16,7 @@ from hmmscope.errors import InputError
 from hmmscope.schema import listed, shown
 from hmmscope.sequences.columns import is_frame, to_plain, writable
 from hmmscope.sequences.gaps import Missing, is_nothing
-from hmmscope.sequences.sources import NUMBERS, OBSERVATIONS, Arrays, Plain, Source, open_file
+from hmmscope.sequences.sources import NUMBERS, OBSERVATIONS, Arrays, Plain, Source, Text, open_file
 from hmmscope.sequences.tables import INDEX, Table, TableCells, csv_table, ending_of, table_of
 from hmmscope.sequences.time_stamps import looks_like_time
 
@@ -171,6 +171,9 @@ def looks_like_numbers(source: Any, reading: Mapping[str, Any]) -> bool:
 def _fractional_file(source: Source, what: str, reading: Mapping[str, Any]) -> bool:
     gaps, column = NumberMarkers.of(reading.get("missing")), reading.get("column")
     match source:
+        case Text(text, "lines") if reading.get("symbols") is None and "," not in text:
+            lines = [line for line in text.splitlines() if line.strip()]
+            return _all_numbers(lines[:9], gaps) and _fractional(lines, gaps)
         case TableCells():
             if (table := headed_table(source, what, gaps)) is None:
                 return _fractional([cell for row in source.rows for cell in row], gaps)

@@ -1,6 +1,5 @@
 """A request to read sequences: options, alphabet, and names of rows in error messages."""
 
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -15,6 +14,7 @@ from hmmscope.sequences.encoding import (
     UNITS,
     Alphabet,
     Encoded,
+    are_decimals,
     encode_lines,
     encode_numbers,
     encode_words,
@@ -27,8 +27,6 @@ from hmmscope.sequences.read_options import TIME_OPTIONS, ReadOptions
 from hmmscope.sequences.sources import OBSERVATIONS
 from hmmscope.sequences.tables import Table
 
-#: Pattern of a number in the cell of a table.
-_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 #: Value of "format" in files of sequences.
 FORMAT = "hmmscope-sequences"
 
@@ -354,7 +352,7 @@ def _parsed(values: list[Any], missing: Missing, known: bool) -> list[Any]:
 def _decimals(values: Sequence[object], missing: Missing) -> bool:
     seen = [str(value).strip() for value in values if not (is_nothing(value) or missing.has(value))]
     texts = all(isinstance(value, str) or is_nothing(value) or missing.has(value) for value in values)
-    return texts and bool(seen) and all(map(_NUMBER.fullmatch, seen)) and any(set(one) & set(".eE") for one in seen)
+    return texts and are_decimals(seen, ".eE")
 
 
 def plain(values: Any) -> Any:

@@ -18,8 +18,8 @@ from hmmscope.storage.store import unique_keys
 OBSERVATIONS = "observations"
 TEXT, FASTA, FASTQ = (".txt", ".text"), (".fa", ".fasta", ".fna", ".faa", ".ffn"), (".fq", ".fastq")
 _JSON_LINES = (".jsonl", ".ndjson")
-NUMBERS = (*SEPARATORS, ".parquet", *_JSON_LINES, *ARRAYS, ".json")
-ENDINGS = (*TEXT, *FASTA, *FASTQ, *NUMBERS)
+NUMBERS = (*SEPARATORS, ".parquet", *_JSON_LINES, *ARRAYS, ".json", *TEXT)
+ENDINGS = (*FASTA, *FASTQ, *NUMBERS)
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from hmmscope.sequences.number_cells import NumberMarkers, as_numbers, floats_of
 from hmmscope.sequences.read_options import TIME_OPTIONS, ReadOptions
 from hmmscope.sequences.read_request import check_header
 from hmmscope.sequences.sources import NUMBERS, OBSERVATIONS
-from hmmscope.sequences.tables import Table, TableCells, ending_of, table_of
+from hmmscope.sequences.tables import SEPARATORS, Table, TableCells, ending_of, read_cells, table_of
 from hmmscope.sequences.time_axis import Steps
 from hmmscope.sequences.time_stamps import stored_duration
 
@@ -117,8 +117,8 @@ def read_vectors(
     observation.
 
     Args:
-        source: array, tensor, list, frame, mapping of columns, `VectorData`, or a file (.csv, .tsv, .parquet, .jsonl,
-            .json, .npy, .npz, .safetensors; text may be compressed).
+        source: array, tensor, list, frame, mapping of columns, `VectorData`, or a file (.txt, .csv, .tsv, .parquet,
+            .jsonl, .json, .npy, .npz, .safetensors; text may be compressed).
         column: names of columns, as a list or separated by commas (default: all but `group` and `time`); for files of
             arrays, the name of the array.
         group, axis, lengths: see `hmmscope.SequenceData`.
@@ -199,6 +199,8 @@ class _Request:
 
 def _read(source: sources.Source, asked: _Request, what: str, how: str) -> VectorData:
     match source:
+        case sources.Text(text, "lines") if text.strip():
+            return _read(read_cells(text, what, SEPARATORS[".csv"]), asked, what, how)
         case TableCells([]) | sources.Plain([]) | sources.Text():
             pass
         case TableCells():
