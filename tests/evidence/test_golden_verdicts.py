@@ -71,9 +71,7 @@ def test_a_version_is_raised_when_and_only_when_acts_change(grows: tuple[Claim, 
     assert complaint(claim, None, now) == f"{GROWS}: is new; keep what it does"
 
 
-def test_words_are_no_part_of_a_rule_and_numbers_may_move_into_its_record(
-    grows: tuple[Claim, dict, dict],
-) -> None:
+def test_words_are_no_part_of_a_rule_and_numbers_may_move_into_its_record(grows: tuple[Claim, dict, dict]) -> None:
     claim, kept, now = grows
     assert complaint(replace(claim, claim_text="Otherwise said.", operationalization="As well."), kept, now) is None
     assert complaint(replace(claim, parameters=RuleParameters(claim.parameters, one_more=1.0)), kept, now) is None

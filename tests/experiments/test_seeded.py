@@ -157,10 +157,7 @@ def test_a_worker_measures_a_part_as_this_process_does(tmp_path: Path) -> None:
     file = out / "parts" / "seed-1" / "all.json"
     before = file.read_bytes()
     given = {"out": str(out), "name": "seed-1-all", "pool": str(tmp_path / "trained")}
-    for task in (
-        task_of(json.dumps({"kind": "part"} | given).encode()),
-        copy.copy(seeded.PartTask.read(**given)),
-    ):
+    for task in (task_of(json.dumps({"kind": "part"} | given).encode()), copy.copy(seeded.PartTask.read(**given))):
         assert (task.name, task.given(), task.state()) == ("seed-1-all", given, "done")
         file.unlink()
         assert task.state() == "waiting"

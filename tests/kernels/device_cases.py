@@ -12,11 +12,7 @@ from reference_samplers import sample_components_reference, sample_edges_referen
 
 SAMPLES = np.array([0, 1, 2, 77, 5, 5, 2**31, 2**32 - 1, 2**32, 2**32 + 1, 2**40 - 1, *range(100, 130)])
 
-STARTS = {
-    "one": np.arange(1) == 0,
-    "plain": np.arange(13) == 0,
-    "prompts": np.isin(np.arange(33), [0, 5, 6, 17, 32]),
-}
+STARTS = {"one": np.arange(1) == 0, "plain": np.arange(13) == 0, "prompts": np.isin(np.arange(33), [0, 5, 6, 17, 32])}
 
 
 def edge_mixture():

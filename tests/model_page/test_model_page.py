@@ -359,10 +359,7 @@ def test_every_verb_takes_an_adapted_model_of_a_file(
     assert main(["look", "mine.py:one", "run", "-q", "-o", "x.html"]) == 0
     capsys.readouterr()
     for words, line in (
-        (
-            ["train", "mess3", "--model", "lsmt"],
-            "--model: unknown 'lsmt'; did you mean 'lstm'?",
-        ),
+        (["train", "mess3", "--model", "lsmt"], "--model: unknown 'lsmt'; did you mean 'lstm'?"),
         (["train", "mess3", "--model", "mine.py:one", "--model.width", "8"], "--model.width: is a field of registered"),
         (["analyse", "mine.py:one", "probe", "mess3"], "length: Batches does not state its training length"),
         (["analyse", "mine.py:one", "probe", "run", "--length", "8"], "--length: is fixed by the given run"),

@@ -283,10 +283,7 @@ def distances(one: Path, other: Path) -> dict[str, float]:
     apart = sum(float((first[name].double() - second[name].double()).square().sum()) for name in first)
     length = sum(float(first[name].double().square().sum()) for name in first)
     losses = [[record["loss"] for record in read_journal(run / "metrics.jsonl")] for run in (one, other)]
-    return {
-        "weights": math.sqrt(apart / length),
-        "losses": max(abs(a - b) / a for a, b in zip(*losses, strict=True)),
-    }
+    return {"weights": math.sqrt(apart / length), "losses": max(abs(a - b) / a for a, b in zip(*losses, strict=True))}
 
 
 def trained(asked: TrainCommandOptions) -> None:
