@@ -16,6 +16,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
@@ -461,6 +462,7 @@ def costs() -> Mapping[str, Any]:
     few = registry.build_spec("process", {"name": "random-mixture", "num_components": 3, "num_states": 2}, "process")
     found: dict[str, Any] = {}
     heard: list[Any] = []
+    large = SimpleNamespace(parameters=10**8, step_bytes=lambda samples: samples * 2**30)
     for number, recipe in enumerate(recipes):
         for kind, process, model in (
             ("single", "mess3", "rnn"),
@@ -480,7 +482,9 @@ def costs() -> Mapping[str, Any]:
             with mock.patch.multiple(resources, LARGE=10, require_memory=lambda *given: heard.append(given[:2])):
                 with warnings.catch_warnings(record=True) as said:
                     warnings.simplefilter("always")
-                    with mock.patch.object(resources, "torch_seconds", return_value=7200.0):
+                    with mock.patch.multiple(
+                        resources, torch_seconds=lambda *_: 7200.0, cost_of=lambda *_, **__: large
+                    ):
                         resources.warn_if_large(config, ports)
                 resources.require_memory_for(config, ports)
             found[f"{number} {kind} large"] = [_words(*(one.message for one in said)), heard[-1]]

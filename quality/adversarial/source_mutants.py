@@ -137,6 +137,10 @@ EQUIVALENT: dict[tuple[str, str], str] = {
         'spec, device="cpu", engine="compiled", batch_size=1, accumulation_steps=1, num_trajectories=0, curriculum=()',
     ): "the step only compiles the loops, which any recipe does",
     (
+        "runs/compile_ahead.py",
+        "engine.take(moments, dataset[0:1], target, 0)",
+    ): "the step only compiles the loops, and its number sets the learning rate",
+    (
         "inference/counts.py",
         "each = 8 * process.num_states * int(work.lengths.max(initial=1))",
     ): "the number of sequences counted at once changes time and memory, not results",
