@@ -2,6 +2,7 @@
 
 import pickle
 import warnings
+from copy import deepcopy
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -128,18 +129,25 @@ def test_forms_of_one_sequence_of_symbols(x: Any) -> None:
     assert float(hs.log_likelihood(WEATHER, x)[0]) == pytest.approx(WEATHER.score(x))
 
 
-def test_values_of_rows_are_plain_arrays_in_arithmetic() -> None:
+def test_rows_keep_their_labels_and_other_results_are_plain_arrays() -> None:
     found = WEATHER.predict_proba([[0, 1, 0], [1]])
-    assert type(found[:2]) is np.ndarray
-    assert type(found + 1) is np.ndarray
+    twice, plain = np.concatenate([found, found]), [found[0], found[::-1], found[:, None], found.T, found.argmax(0)]
+    for one in (twice, *plain, found + 1, found.copy(), found.round(2), np.sort(found), np.roll(found, 1)):
+        assert type(one) is np.ndarray
     assert isinstance(found.sum(), float)
     assert [len(one) for one in found.per_sequence()] == [3, 1]
-    again = pickle.loads(pickle.dumps(found))
-    assert again.lengths == found.lengths
-    assert again.names == ("dry", "wet")
-    assert np.array_equal(again, found)
+    for again in (pickle.loads(pickle.dumps(found)), deepcopy(found), found[:]):
+        assert (again.lengths, again.names) == ((3, 1), ("dry", "wet"))
+        assert np.array_equal(again, found)
     assert list(found.columns()) == ["sequence", "time", "dry", "wet"]
-    assert found.columns()["time"].tolist() == [0, 1, 2, 0]
+    for chosen in (found[1:], found[[1, 2, 3]], found[np.arange(4) > 0], found[1:, ::-1], found[1:, 1], found[:3][1:]):
+        assert chosen.columns()["time"].tolist() == [1, 2, 0][: len(chosen)]
+        assert chosen.columns()["sequence"].tolist() == [0, 0, 1][: len(chosen)]
+        assert np.array_equal(chosen.columns()["wet"], np.asarray(found)[1:, 1][: len(chosen)])
+    assert found.argmax(1).columns()["argmax"].tolist() == np.argmax(found, 1).tolist() == [0, 0, 0, 1]
+    assert RowValues.of([5, 6, 7], [3], ["state"], np.array(list("abc")))[1:].columns()["index"].tolist() == ["b", "c"]
+    drawn = WEATHER.sample(4, 3).observations
+    assert WEATHER.predict(drawn[:6]).lengths == (4, 2)
 
 
 def test_answers_are_written_as_csv(tmp_path: Path) -> None:
@@ -175,6 +183,9 @@ def test_results_keep_the_index_of_pandas() -> None:
     assert probs.index.equals(stamps)
     assert list(probs) == ["state 0", "state 1"]
     assert fit.predict(frame[10:20]).to_pandas().index.equals(stamps[10:20])
+    assert all(one[5:8].to_pandas().index.equals(stamps[5:8]) for one in (fit.predict(), fit.predict_proba().argmax(1)))
+    assert WEATHER.predict([[0, 0], [1]])[1:].to_pandas().index.tolist() == [(0, 1), (1, 0)]
+    assert WEATHER.predict([[0, 0]])[1:].to_pandas().index.tolist() == [1]
     states = fit.states()
     assert "mean temp" in states[0]
     assert states[0]["dwell_time"] / np.timedelta64(10, "m") == pytest.approx(states[0]["dwell_rows"], rel=1e-6)

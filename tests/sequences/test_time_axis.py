@@ -77,21 +77,13 @@ DAY = "2026-01-31"
 @pytest.mark.parametrize(
     ("text", "options", "said"),
     [
-        (
-            rows(f"{DAY} 00:00", f"{DAY} 02:00", f"{DAY} 01:00"),
-            {},
-            r"row 4, column stamp: time .* comes after .* pass sort=True",
-        ),
+        (rows(f"{DAY} 00:00", f"{DAY} 02:00", f"{DAY} 01:00"), {}, r"row 4, .*: time .* comes after .* pass sort=True"),
         (rows(f"{DAY} 02:00", f"{DAY} 02:30", f"{DAY} 02:00"), {"every": "30min"}, "if the clock was set back an hour"),
         (rows(f"{DAY} 00:00", f"{DAY} 00:00"), {}, r"row 3, .* repeats the time .* pass duplicates='first' or 'last'"),
         (rows(f"{DAY} 00:00", f"{DAY} 00:10"), {}, "fall into one step of 1h"),
         (rows(f"{DAY} 00:00", f"{DAY} 01:00", f"{DAY} 04:00"), {"every": None}, "vary from 1h to 3h; pass every='1h'"),
         (rows("2024-01-01", "2024-02-01", "2024-03-01"), {"every": None}, None),
-        (
-            rows(f"{DAY} 00:00", f"{DAY} 01:00Z"),
-            {},
-            "row 3, column stamp: must have a time zone in all rows or in none",
-        ),
+        (rows(f"{DAY} 00:00", f"{DAY} 01:00Z"), {}, "row 3, .*: must have a time zone in all rows or in none"),
         (rows(f"{DAY} 00:00", "31.01.2026 01:00"), {}, "row 3, .* is not in the format of '2026-01-31 00:00'"),
         (rows("01/02/2026", "02/02/2026"), {}, "may begin with the day or the month"),
         (rows("13/02/2026", "02/14/2026"), {}, "the order of day and month differs"),

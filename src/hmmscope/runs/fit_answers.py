@@ -99,9 +99,8 @@ class FitAnswers(Tabular):
         found = []
         if len(self.fits) > 1 or self.held_out:
             each = "an observation" if self.hmm.real_valued else "a symbol"
-            found.append(
-                "states  restarts           BIC" + f"   held-out log-likelihood, nats {each}" * bool(self.held_out)
-            )
+            held_out = f"   held-out log-likelihood, nats {each}" * bool(self.held_out)
+            found.append(f"states  restarts           BIC{held_out}")
             for size in self.held_out or self.fits:
                 fit, error = self.fits[size], self.held_out_errors.get(size, np.nan)
                 held_out = f"   {self.held_out[size]:.6f}" if self.held_out else ""

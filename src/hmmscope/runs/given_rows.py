@@ -113,7 +113,7 @@ def given_rows(hmm: Process, source: Any, *, lengths: Any = None, inputs: Any = 
     if hasattr(source, "iloc") and source.ndim == 1 and (kept.time or reading.get("time")):
         source = source.to_frame(kept.column or OBSERVATIONS)
     if isinstance(source, RowValues) and lengths is None and len(source.lengths) > 1:
-        lengths = source.lengths
+        lengths = [count for count in source.lengths if count]
     if not hmm.real_valued:
         found = _symbols(hmm, source, lengths, reading)
         if inputs is None:
@@ -189,16 +189,11 @@ def _as_read(
     else:
         inputs, own = from_one_hot(inputs, lengths)
         count = own if alphabet is None else _symbols_of(alphabet)
-        good = (
-            own is None
-            or alphabet is None
-            or (alphabet.count == own if isinstance(own, int) else alphabet.names == own)
-        )
+        good = own is None or alphabet is None or own in (alphabet.count, alphabet.names)
         require(good, "one-hot rows", f"must have a column for each of the inputs {count}", own)
         flat = inputs[0] if own is not None and len(inputs) == 1 else inputs
         rows: Any = in_table_order("inputs", flat, source, reading)
-        flat = rows if hasattr(rows, "dtype") or hasattr(rows, "iloc") else None
-        flat = np.asarray(flat if flat is not None else _scalars(rows))
+        flat = np.asarray(rows if hasattr(rows, "dtype") or hasattr(rows, "iloc") else _scalars(rows))
         whole = flat.shape == (len(lengths), max(lengths))
         flat = flat.ravel() if flat.shape == (sum(lengths), 1) and not whole else flat
         if flat.ndim == 1 and len(flat) == sum(lengths):

@@ -3,7 +3,6 @@
 import csv
 import io
 import os
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,27 +16,33 @@ from hmmscope.storage.store import write_text
 class RowValues(np.ndarray[Any, Any]):
     """A NumPy array with one value or several columns for each row; sequences are concatenated, as in hmmlearn.
 
-    Slices and results of arithmetic are plain arrays.
+    Rows chosen in order (by slices, masks, numbers), their columns and `argmax(1)` keep the labels of rows. Other
+    results, such as those of arithmetic, are plain arrays.
 
     Attributes:
         lengths: Number of rows of each sequence.
         names: Name of each column.
         index: Label of each row, such as its time stamp, or None.
         sequences: Names of the sequences, or empty.
+        times: Time of each row in its sequence, from 0.
     """
 
     lengths: tuple[int, ...]
     names: tuple[str, ...]
     index: Any
     sequences: tuple[str, ...]
+    times: Any
+    T = property(lambda self: np.asarray(self).T)
+    __deepcopy__ = None  # type: ignore[assignment]  # `__reduce__` keeps the labels
 
     @classmethod
     def of(
-        cls, values: Any, lengths: Sequence[int], names: Sequence[str], index: Any = None, sequences: Sequence[str] = ()
+        cls, values: Any, lengths: Any, names: Any, index: Any = None, sequences: Any = (), times: Any = None
     ) -> "RowValues":
         found = np.asarray(values).view(cls)
         found.lengths, found.names, found.index = tuple(map(int, lengths)), tuple(names), index
-        found.sequences = tuple(sequences)
+        steps = [np.arange(count) for count in found.lengths] or [np.arange(0)]
+        found.sequences, found.times = tuple(sequences), np.concatenate(steps) if times is None else times
         return found
 
     def __array_finalize__(self, other: Any) -> None:
@@ -46,14 +51,35 @@ class RowValues(np.ndarray[Any, Any]):
     def __array_wrap__(self, array: Any, context: Any = None, return_scalar: bool = False) -> Any:
         return array[()] if return_scalar else np.asarray(array)
 
+    def __array_function__(self, *called: Any) -> Any:
+        found = super().__array_function__(*called)
+        return np.asarray(found) if isinstance(found, RowValues) and not found.names else found
+
     def __getitem__(self, key: Any) -> Any:
-        return np.asarray(self)[key]
+        found = np.asarray(self)[key]
+        rows, column = key if isinstance(key, tuple) and len(key) == self.ndim == 2 else (key, slice(None))
+        if not (isinstance(rows, slice) or np.ndim(rows) == 1) or not isinstance(column, slice | int | np.integer):
+            return found
+        rows = np.arange(len(self))[rows]
+        sequence = np.repeat(np.arange(len(self.lengths)), self.lengths)[rows]
+        if rows.ndim != 1 or (np.diff(sequence) < 0).any() or not self.names:
+            return found
+        names = self.names[column] if isinstance(column, slice) else (self.names[column],)
+        lengths = np.bincount(sequence, minlength=len(self.lengths))
+        index = None if self.index is None else self.index[rows]
+        return RowValues.of(found, lengths, names, index, self.sequences, self.times[rows])
+
+    def argmax(self, axis: Any = None, *args: Any, **options: Any) -> Any:
+        found = np.asarray(self).argmax(axis, *args, **options)
+        if self.ndim != 2 or axis not in (1, -1) or found.ndim != 1:
+            return found
+        return RowValues.of(found, self.lengths, ["argmax"], self.index, self.sequences, self.times)
 
     def __repr__(self) -> str:
         return repr(np.asarray(self))
 
     def __reduce__(self) -> Any:
-        return RowValues.of, (np.asarray(self), self.lengths, self.names, self.index, self.sequences)
+        return RowValues.of, (np.asarray(self), self.lengths, self.names, self.index, self.sequences, self.times)
 
     def per_sequence(self) -> list[np.ndarray[Any, Any]]:
         return np.split(np.asarray(self), np.cumsum(self.lengths)[:-1])
@@ -80,8 +106,8 @@ class RowValues(np.ndarray[Any, Any]):
 
         Without an index, several sequences get (sequence, time); with one, named sequences get (sequence, index).
         """
-        index = self.index
-        if len(self.lengths) > 1 and (index is None or self.sequences):
+        index = self.times if self.index is None else self.index
+        if len(self.lengths) > 1 and (self.index is None or self.sequences):
             labels = self._labels()
             index = needed("pandas", "to_pandas").MultiIndex.from_arrays(list(labels.values()), names=list(labels))
         found = to_frame(self._values(), index)
@@ -96,8 +122,17 @@ class RowValues(np.ndarray[Any, Any]):
         if len(self.lengths) > 1:
             found["sequence"] = np.repeat(self.sequences or np.arange(len(self.lengths)), self.lengths)
         if self.index is None:
-            return found | {"time": np.concatenate([np.arange(count) for count in self.lengths] or [np.arange(0)])}
+            return found | {"time": self.times}
         return found | {getattr(self.index, "name", None) or "index": times_as_array(np.asarray(self.index))}
+
+
+def _of_plain(name: str) -> Any:
+    return lambda self, *args, **options: getattr(np.asarray(self), name)(*args, **options)
+
+
+_PLAIN = "argmin argpartition argsort astype choose compress copy cumprod cumsum diagonal flatten"
+for _name in f"{_PLAIN} ravel repeat reshape round squeeze swapaxes take transpose view __copy__".split():
+    setattr(RowValues, _name, _of_plain(_name))
 
 
 def stamps_of(index: Any) -> np.ndarray[Any, Any] | None:

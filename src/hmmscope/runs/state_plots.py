@@ -197,13 +197,8 @@ def _chosen(given: GivenRows, sequence: int) -> tuple[GivenRows, Any]:
     begin = sum(given.lengths[:sequence])
     rows = slice(begin, begin + given.lengths[sequence])
     stamps = stamps_of(given.index)
-    labels = np.asarray(given.index) if given.index is not None else None
-    if stamps is not None:
-        place = stamps[rows]
-    elif labels is not None and labels.dtype.kind in "iuf":
-        place = labels[rows]
-    else:
-        place = np.arange(given.lengths[sequence])
+    labels = np.asarray(given.index) if stamps is None else stamps
+    place = labels[rows] if labels.dtype.kind in "iufM" else np.arange(given.lengths[sequence])
     inputs = None if given.inputs is None else [given.inputs[sequence]]
     return GivenRows([given.sequences[sequence]], columns=given.columns, inputs=inputs), place
 
@@ -277,28 +272,14 @@ def _legend(axes: Any, hmm: Process, path: Any) -> None:
     shown = [state for state in range(num_shown(hmm)) if bool((path == state).any())][:12]
     names, colours = state_names(hmm), state_colours(hmm)
     handles = [patches.Patch(color=colours[state], label=names[state]) for state in shown]
-    axes.legend(
-        handles=handles,
-        loc="lower right",
-        bbox_to_anchor=(1.0, 1.0),
-        ncols=min(6, max(1, len(handles))),
-        frameon=False,
-        fontsize="small",
-        borderaxespad=0.1,
-        handlelength=1.0,
-    )
+    place = {"loc": "lower right", "bbox_to_anchor": (1.0, 1.0), "borderaxespad": 0.1, "frameon": False}
+    axes.legend(handles=handles, ncols=min(6, max(1, len(handles))), fontsize="small", handlelength=1.0, **place)
 
 
 #: Plots that need observations.
 OF_ROWS = ("observations", "probabilities")
-KINDS: dict[str, Callable[..., Any]] = {
-    "overview": overview,
-    "observations": observations,
-    "probabilities": probabilities,
-    "transitions": transitions,
-    "emissions": emissions,
-    "durations": durations,
-}
+_DRAWN = (overview, observations, probabilities, transitions, emissions, durations)
+KINDS: dict[str, Callable[..., Any]] = {draw.__name__: draw for draw in _DRAWN}
 #: Plots with a panel per input, for models with inputs.
 OF_INPUTS = ("transitions", "emissions", "durations")
 #: Plots of a fit.

@@ -139,23 +139,15 @@ class _Grid:
         parts = [self._segment(own, at) for own, at in zip(np.split(rows, cuts), np.split(times, cuts), strict=True)]
         if self.every is None and self.axis.every is None:
             self._require_regular([at for _, at, *_ in parts])
-        return _Found(
-            [part[0] for part in parts],
-            [part[1] for part in parts],
-            sum(part[2] for part in parts),
-            sum(part[3] for part in parts),
-            disorder,
-            max(part[4] for part in parts),
-        )
+        own, index, gaps, dropped, off = zip(*parts, strict=True)
+        return _Found(list(own), list(index), sum(gaps), sum(dropped), disorder, max(off))
 
     def _long(self, times: NDArray[Any]) -> NDArray[np.bool_]:
         if self.gap is None:
             return np.zeros(max(0, len(times) - 1), np.bool_)
-        return (
-            self._months(times[1:]) - self._months(times[:-1]) > self.gap.months
-            if self.gap.months
-            else (np.diff(times) > self.gap.size)
-        )
+        if self.gap.months:
+            return np.diff(self._months(times)) > self.gap.months
+        return np.diff(times) > self.gap.size
 
     def _months(self, times: NDArray[Any]) -> NDArray[np.int64]:
         return times.astype("datetime64[us]").astype("datetime64[M]").astype(np.int64)
@@ -248,13 +240,10 @@ class _Grid:
         )
 
     def _duplicate(self, rows: NDArray[np.int64], times: NDArray[Any], place: int) -> InputError:
-        both = f"{self._text(times[place])} and {self._text(times[place + 1])}"
-        same = times[place] == times[place + 1]
-        said = (
-            f"repeats the time {self._text(times[place])}"
-            if same
-            else (f"{both} fall into one step of {self.axis.every}")
-        )
+        said = f"repeats the time {self._text(times[place])}"
+        if times[place] != times[place + 1]:
+            both = f"{self._text(times[place])} and {self._text(times[place + 1])}"
+            said = f"{both} fall into one step of {self.axis.every}"
         return InputError(
             f"{self.where(int(rows[place + 1]))}: {said}; pass duplicates='first' or 'last' (--duplicates) to keep one "
             "row, or group= if there are several sequences"
