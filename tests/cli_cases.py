@@ -10,18 +10,7 @@ import pytest
 
 from hmmscope.lab.cli import main
 
-VERBS = (
-    "show",
-    "run",
-    "train",
-    "sample",
-    "infer",
-    "fit",
-    "study",
-    "analyse",
-    "report",
-    "check",
-)
+VERBS = ("show", "run", "train", "sample", "infer", "fit", "study", "analyse", "report", "check")
 KINDS = ("process", "model", "layout", "instrument", "experiment", "claim")
 TINY = [
     *("--training.num_steps", "4", "--training.batch_size", "2", "--training.warmup_steps=1", "--layout.length", "8"),
@@ -108,11 +97,7 @@ BAD: dict[str, tuple[int, list[str], str]] = {
     "override that is nearly an option": (2, ["train", "umbrella", "--resum"], "did you mean '--resume'?"),
     "nothing to analyse with": (2, ["analyse", "RUN"], "instrument: missing; give a name that"),
     "style without figures": (2, ["report", "RUN", "--style", "web"], "add --figures FOLDER"),
-    "option where there is none": (
-        2,
-        ["show", "umbrella", "--fast", "1"],
-        "hmmscope show: unknown '--fast'",
-    ),
+    "option where there is none": (2, ["show", "umbrella", "--fast", "1"], "hmmscope show: unknown '--fast'"),
     "option of a shipped process": (2, ["sample", "umbrella", "--num_states", "3"], "--num_states"),
     "no number": (2, ["sample", "umbrella", "-n", "many"], "invalid int value: 'many'"),
     "negative number": (2, ["sample", "umbrella", "-n", "-1"], "at least 0"),

@@ -141,11 +141,7 @@ def calls(source: str, names: set[str]) -> list[str]:
     return [f"{line}: {name}" for line, name in dotted_names if matches(name, names)]
 
 
-@pytest.mark.parametrize(
-    "path",
-    EVERY,
-    ids=lambda path: path.as_posix().rpartition("/src/")[2],
-)
+@pytest.mark.parametrize("path", EVERY, ids=lambda path: path.as_posix().rpartition("/src/")[2])
 def test_module_leaves_files_to_the_store(path: Path) -> None:
     name, source = path.as_posix().rpartition("/src/")[2].removeprefix("hmmscope/"), path.read_text()
     found = [one for one in offences(source, name in WRITERS) if one.partition(": ")[2] != RUNNERS.get(name)]

@@ -84,10 +84,7 @@ def test_what_other_commands_install_is_locked(name: str) -> None:
     for recipe in re.findall(r"pip install.*|\$\(PIP\) .*", commands):
         assert re.search(hashed, recipe), recipe
     extras = PROJECT["project"]["optional-dependencies"]
-    wanted = {
-        "tools": ("pages", "hmm", "models", "test", "docs", "e2e", "slurm", "package"),
-        "maintenance": (),
-    }[name]
+    wanted = {"tools": ("pages", "hmm", "models", "test", "docs", "e2e", "slurm", "package"), "maintenance": ()}[name]
     assert {one for extra in wanted for one in names(extras[extra])} <= found.keys() | {"torch"}
 
 

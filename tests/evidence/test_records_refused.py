@@ -116,10 +116,7 @@ _ENTRY = '[mine]\nsource = "s"\nsays = "s"\nreading = "r"\nversion = 1\n'
             'experiment = "x"\n' + _ENTRY + "printed = 1.0\n",
             r"printed_in: must name the place in the paper that prints the effect",
         ),
-        (
-            'experiment = "x"\n' + _ENTRY.replace("version = 1", "version = 0"),
-            r"version: must be an integer >= 1",
-        ),
+        ('experiment = "x"\n' + _ENTRY.replace("version = 1", "version = 0"), r"version: must be an integer >= 1"),
         ("= 5", r"x\.toml: Invalid statement"),
     ],
 )

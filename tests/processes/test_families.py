@@ -102,8 +102,7 @@ def test_forbidden_words_never_occur(name):
 
 
 @pytest.mark.parametrize(
-    "name, fields",
-    [("golden-mean", {"zero_probability": 0.2}), ("even", {"zero_probability": 0.7})],
+    "name, fields", [("golden-mean", {"zero_probability": 0.2}), ("even", {"zero_probability": 0.7})]
 )
 def test_other_chances(name, fields):
     process, p = hs.make_process(name, **fields), fields["zero_probability"]

@@ -10,10 +10,7 @@ import torch
 import hmmscope as hs
 from hmmscope.errors import InputError
 from hmmscope.inference.floors import belief_floor, cyclic_hard_floor, next_observation_floor
-from hmmscope.processes.cycles import (
-    driven,
-    permutation_matrices,
-)
+from hmmscope.processes.cycles import driven, permutation_matrices
 from hmmscope.processes.driven_as_hmm import augment
 from hmmscope.processes.orthogonal import haar_orthogonal
 from limits_processes_cases import (

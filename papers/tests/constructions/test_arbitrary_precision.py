@@ -16,11 +16,7 @@ from hmmscope.lab.evidence.finding import Finding
 from hmmscope.lab.evidence.rows import Rows
 from hmmscope.lab.experiments.experiment import experiment_named
 from hmmscope_papers.constructions import limits_theorem5_3
-from hmmscope_papers.constructions.arbitrary_precision import (
-    Bits,
-    ExactPass,
-    FilterInBits,
-)
+from hmmscope_papers.constructions.arbitrary_precision import Bits, ExactPass, FilterInBits
 from hmmscope_papers.constructions.stochastic_filter import belief_operators
 from hmmscope_papers.limits import theorem5_3 as experiment
 from strategies import as_labelled, dense

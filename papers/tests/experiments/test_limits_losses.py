@@ -183,10 +183,7 @@ def floors(task: str, *values: float, deviation: float = 0.004) -> Tables:
 
 @pytest.mark.parametrize(
     "name, task, printed",
-    [
-        ("limits-printed-rnd-rnn", "cyclic-rnd", 3.7769e-6),
-        ("limits-printed-lds-rnn", "ran-lds", 2.58242),
-    ],
+    [("limits-printed-rnd-rnn", "cyclic-rnd", 3.7769e-6), ("limits-printed-lds-rnn", "ran-lds", 2.58242)],
 )
 def test_printed_losses_are_judged_by_the_floor_of_one_more_instance(name: str, task: str, printed: float) -> None:
     def around(gap: float, spread: float = 0.001) -> Tables:

@@ -9,11 +9,7 @@ import pytest
 import torch
 
 from hmmscope.analysis.activations import read_stream
-from hmmscope.analysis.layer_curves import (
-    NUM_RESAMPLES,
-    resampled_curves,
-    with_interval,
-)
+from hmmscope.analysis.layer_curves import NUM_RESAMPLES, resampled_curves, with_interval
 from hmmscope.analysis.probes import ProbeData, reading_times
 from hmmscope.datasets.layouts import PromptLayout
 from hmmscope.datasets.process_dataset import ProcessDataset

@@ -121,10 +121,7 @@ def test_every_entry_is_rehearsed_on_its_tasks(tmp_path, monkeypatch):
         raise RefusedError("rehearsed")
 
     monkeypatch.setattr(submitting, "_open", stop)
-    with (
-        pytest.warns(UserWarning, match=r"parity: .*probabilit"),
-        pytest.raises(RefusedError, match="rehearsed"),
-    ):
+    with pytest.warns(UserWarning, match=r"parity: .*probabilit"), pytest.raises(RefusedError, match="rehearsed"):
         hmmbench.benchmark(Normalised, tmp_path / "out", tasks=("parity",))
 
 
