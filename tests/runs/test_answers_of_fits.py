@@ -1,5 +1,6 @@
 """A fit answers about rows: states, probabilities, scores, samples, forecasts, a table of states."""
 
+import itertools
 import pickle
 import warnings
 from copy import deepcopy
@@ -261,14 +262,18 @@ def test_answers_about_a_time_grid_keep_the_zone_of_a_frame_and_the_names_of_seq
     both = pandas.concat([frame, frame.assign(id="b")])
     rows = pandas.MultiIndex.from_product([["a", "b"], stamps])
     assert hs.fit(both, 1, group="id", **reading).predict().to_pandas().index.equals(rows)
+    labels = hs.fit(both, 1, column="x", group="id").predict().to_pandas().index
+    assert labels.tolist() == [(name, row) for name in "ab" for row in frame.index]
 
 
-def test_rows_carry_the_names_of_their_sequences() -> None:
+def test_rows_carry_the_names_of_their_sequences(tmp_path: Path) -> None:
     table = {"id": ["b", "b", "a", "a"], "x": [0.5, 1.0, 2.0, 1.5], "t": [1, 3, 1, 2], "s": ["u", "v", "u", "u"]}
-    for column in ("x", "s"):
-        found = hs.fit(table, 1, column=column, group="id", time="t", every=1).predict()
+    (tmp_path / "a.csv").write_text("id,x,t,s\nb,0.5,1,u\nb,1.0,3,v\na,2.0,1,u\na,1.5,2,u\n")
+    for column, source in itertools.product("xs", (table, tmp_path / "a.csv")):
+        found = hs.fit(source, 1, column=column, group="id", time="t", every=1).predict()
         assert found.columns()["sequence"].tolist() == ["b", "b", "b", "a", "a"]
         assert pickle.loads(pickle.dumps(found)).sequences == ("b", "a")
+        assert hs.fit(source, 1, column=column, group="id").predict().columns()["sequence"].tolist() == [*"bbaa"]
     data: Any = hs.SequenceData([["sun", "rain"], ["sun"]], symbols=["sun", "rain"])
     stamps = np.datetime64("2026-01-01") + np.arange(3)
     assert of_symbols(data, [stamps[:2], stamps[2:]]).index.tolist() == stamps.tolist()

@@ -57,7 +57,7 @@ class GivenRows(Shown):
         """Return the rows; warn if they are in another order than in the table."""
         if self.moved:
             said = "rows: groups or times reordered the rows of the table; match results by the index of .to_pandas()"
-            warnings.warn(said, stacklevel=4)
+            warnings.warn(f"{said}{' without its level sequence' * (len(self.names) > 1)}", stacklevel=4)
         return self
 
     @cached_property
@@ -268,9 +268,8 @@ def _scalars(rows: Any) -> Any:
 def _labelled(found: GivenRows, index: Any, data: SequenceData | VectorData | None = None) -> GivenRows:
     if isinstance(index, list):  # an array for each sequence
         index = np.concatenate(index)
-    if data is not None and data.names and (index is None or getattr(data.read_options, "time", None)):
-        found = replace(found, names=data.names)
-    found = replace(found, moved=data is not None and data.moved)
+    if data is not None:
+        found = replace(found, names=data.names or (), moved=data.moved)
     if index is None or sum(found.lengths) != len(index):
         return found
     return replace(found, index=index)
