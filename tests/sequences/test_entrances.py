@@ -4,6 +4,7 @@ import json
 import re
 import warnings
 from collections import UserList, deque
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -146,8 +147,28 @@ def test_text_with_a_decimal_number_on_each_line_is_numbers(tmp_path: Path) -> N
         assert hs.fit(path, 1, unit=None if "a" not in text else "words").hmm.num_symbols > 2
 
 
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+def test_numbered_columns_single_tensors_and_nested_tensors() -> None:
+    values, signs = np.array([0.5, 1.5, 4.0, -1.0]), np.array([0, 1, 1, 0])
+    for name in (0, np.int64(0)):
+        fit = hs.fit({0: values, 1: signs}, 1, column=name)
+        assert fit.log_likelihood == fit.score({0: values}) == hs.fit(values, 1).log_likelihood
+    assert len(hs.read_vectors({0: values, 1: signs}, column=0, group=1)) == 2
+    for process, column in ((NUMBERS, values), (UMBRELLA, signs)):
+        expected = hs.log_likelihood(process, column)
+        for one in ([torch.tensor(value) for value in column], [np.array(value) for value in column]):
+            assert hs.log_likelihood(process, one).equal(expected)
+            assert process.score(one) == float(expected)
+        for layout in (torch.strided, torch.jagged):
+            nested = torch.nested.nested_tensor([torch.tensor(column), torch.tensor(column[:2])], layout=layout)
+            for verb in (process.score, hs.read_vectors, hs.SequenceData, partial(hs.fit, num_states=1)):
+                with pytest.raises(InputError, match="must not be a nested tensor; pass a list of tensors"):
+                    verb(nested)
+
+
 def test_frames_of_other_libraries_are_the_same() -> None:
     pandas, polars = pytest.importorskip("pandas"), pytest.importorskip("polars")
+    assert hs.fit(pandas.DataFrame({0: [0.5, 1.0], 1: [1, 2]}), 1, column=0).hmm.num_coordinates == 1
     values, hours = [0.5, None, 2.0], ["2026-01-01T00:00Z", "2026-01-01T01:00Z", "2026-01-01T03:00Z"]
     frames = [kind.DataFrame({"t": hours, "x": values}) for kind in (pandas, polars)]
     indexed = pandas.DataFrame({"x": values}, index=pandas.to_datetime(hours))

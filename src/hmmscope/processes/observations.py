@@ -67,7 +67,7 @@ def as_batch(
     Tensors are (batch, time); other input is read as `SequenceData` does. A 1-d array, a column (time, 1) or a list of
     names is one sequence. Masked entries become `MISSING`.
     """
-    if isinstance(observations, Tensor):
+    if isinstance(observations, Tensor) and not observations.is_nested:
         return (observations[None] if observations.ndim == 1 else observations), None
     if _is_named(observations):
         observations = _read(observations, alphabet, symbols_from=alphabet)
@@ -86,7 +86,7 @@ def as_batch(
         rows = [to_plain(row) for row in observations]
         if all(isinstance(row, np.ndarray) for row in rows):
             alike = {(type(row), row.shape) for row in rows}
-            same = len(alike) == 1 and alike.pop() == (np.ndarray, (len(rows[0]),))
+            same = len(alike) == 1 and type(rows[0]) is np.ndarray and rows[0].ndim < 2
             observations = np.stack(rows) if same else _read(observations, alphabet)
         elif any(one is np.ma.masked for row in rows for one in (row if isinstance(row, list | tuple) else [row])):
             observations = _read(observations, alphabet)
@@ -244,15 +244,15 @@ def as_vectors(
         if lengths is not None:
             raise InputError("lengths: must be omitted, because these observations already have lengths")
         return observations.padded(), observations.lengths
-    observations = observations.detach().cpu() if isinstance(observations, Tensor) else to_plain(observations)
+    observations = to_plain(observations)
     if isinstance(observations, list | tuple):
         rows = [to_plain(one) for one in observations]
-        if any(isinstance(one, np.ndarray) for one in rows):
+        if any(isinstance(one, np.ndarray) and one.ndim for one in rows):
             each = [as_vectors(one, num_coordinates)[0][0] for one in rows]
             if lengths is not None:
                 raise InputError("lengths: must be omitted, because each array of the list is one sequence")
             return pad_sequence(each, batch_first=True, padding_value=torch.nan), torch.tensor(list(map(len, each)))
-        observations = _nan_for_nothing(observations)
+        observations = _nan_for_nothing(rows)
     try:  # torch would convert lists to float32
         if isinstance(observations, np.ma.MaskedArray):
             observations = np.ma.filled(observations.astype(np.float64), np.nan)

@@ -1,12 +1,14 @@
 """Arrays and columns of other libraries, as NumPy arrays or lists."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+
+from hmmscope.errors import InputError
 
 
 def to_plain(source: Any) -> Any:
@@ -15,6 +17,8 @@ def to_plain(source: Any) -> Any:
     Arrays get native byte order, positive strides and a dtype that torch supports; columns with nulls become lists.
     """
     if isinstance(source, torch.Tensor):
+        if source.is_nested:
+            raise InputError("observations: must not be a nested tensor; pass a list of tensors, list(x.unbind())")
         dense = (source.to_dense() if source.layout != torch.strided else source).detach().cpu()
         return (dense.float() if dense.dtype == torch.bfloat16 else dense).resolve_conj().resolve_neg().numpy()
     if isinstance(source, np.ndarray):
@@ -85,6 +89,12 @@ def categories_of(column: Any) -> list[Any] | None:
         one = column.unify_dictionaries().chunk(0) if hasattr(column, "unify_dictionaries") else column
         return one.dictionary.to_pylist()
     return None
+
+
+def listed_columns(column: Any) -> list[str] | None:
+    if isinstance(column, Collection) and not isinstance(column, str):
+        return list(map(str, column))
+    return None if column is None else [str(column)]  # columns of frames may be numbers
 
 
 def as_labels(index: Any) -> NDArray[Any]:

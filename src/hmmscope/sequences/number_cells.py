@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from hmmscope.axes import Float64, Tensor
 from hmmscope.errors import InputError
 from hmmscope.schema import listed, shown
-from hmmscope.sequences.columns import is_frame, to_plain, writable
+from hmmscope.sequences.columns import is_frame, listed_columns, to_plain, writable
 from hmmscope.sequences.gaps import Missing, is_nothing
 from hmmscope.sequences.sources import NUMBERS, OBSERVATIONS, Arrays, Plain, Source, Text, open_file
 from hmmscope.sequences.tables import INDEX, Table, TableCells, csv_table, ending_of, table_of
@@ -163,9 +163,7 @@ def looks_like_numbers(source: Any, reading: Mapping[str, Any]) -> bool:
         return _fractional_columns(table_of(source, "source"), reading)
     plain = to_plain(source)
     parts = plain if isinstance(plain, list | tuple) and plain and all(is_array(one) for one in plain) else [plain]
-    return any(
-        _fractional_columns(table_of(one, ""), {}) if is_frame(one) else _entries(to_plain(one)) for one in parts
-    )
+    return any(_fractional_columns(table_of(x, ""), {}) if is_frame(x) else _entries(to_plain(x)) for x in parts)
 
 
 def _fractional_file(source: Source, what: str, reading: Mapping[str, Any]) -> bool:
@@ -202,8 +200,7 @@ def _has_parts(one: Any) -> bool:
 
 
 def _fractional_columns(table: Table, reading: Mapping[str, Any]) -> bool:
-    column = reading.get("column")
-    given = [column] if isinstance(column, str) else None if column is None else list(map(str, column))
+    given = listed_columns(reading.get("column"))
     aside = (reading.get("group"), reading.get("time"), INDEX, "lengths", *table.row_numbers())
     names = (
         [n for n in table.names if n not in aside]

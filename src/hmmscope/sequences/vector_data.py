@@ -16,7 +16,7 @@ from hmmscope.axes import Float64, Int64, Tensor
 from hmmscope.errors import InputError
 from hmmscope.schema import refuse_masked, require, require_count, require_known, shown, unknown_name
 from hmmscope.sequences import sources
-from hmmscope.sequences.columns import as_labels, to_plain
+from hmmscope.sequences.columns import as_labels, listed_columns, to_plain
 from hmmscope.sequences.gaps import Missing
 from hmmscope.sequences.number_cells import NumberMarkers, as_numbers, floats_of, headed_table, is_array, split_names
 from hmmscope.sequences.read_options import TIME_OPTIONS, ReadOptions
@@ -137,12 +137,12 @@ def read_vectors(
     by_time = {name: time_axis.get(name) for name in ("time", "duplicates")} | {"sort": time_axis.get("sort") or None}
     by_time |= {name: stored_duration(time_axis.get(name), name) for name in ("every", "gap")}
     listed = isinstance(column, Collection) and getattr(column, "ndim", 1) == 1
-    require(column is None or listed, "column", "must be a name or a list of names", column)
+    require(listed or isinstance(column, int | np.integer | None), "column", "must be a name or list of names", column)
     good = isinstance(symbols_from, ReadOptions | None)
     require(good, "symbols_from", "must be the read_options of an earlier result", symbols_from)
     if width is not None:
         require_count("width", width)
-    columns = None if column is None else [column] if isinstance(column, str) else list(map(str, column))
+    columns, group = listed_columns(column), None if group is None else str(group)
     names = None if missing is None else Missing.of(missing).names
     wanted = ReadOptions(group=group, axis=axis, missing=names, **by_time)
     asked = _Request(columns, wanted, lengths, symbols_from or ReadOptions(), width)

@@ -18,10 +18,11 @@ from hmmscope.processes.capabilities import OF_STATES
 from hmmscope.processes.params import StateEmissionParams
 from hmmscope.processes.process import Process
 from hmmscope.schema import refuse_masked, shown
-from hmmscope.sequences.columns import to_plain, writable
+from hmmscope.sequences.columns import is_frame, to_plain, writable
 from hmmscope.sequences.data import SequenceData
 from hmmscope.sequences.encoding import whole_lengths
 from hmmscope.sequences.gaps import is_nothing
+from hmmscope.sequences.number_cells import NumberMarkers
 from hmmscope.sequences.vector_data import VectorData, read_vectors
 
 Array = NDArray[np.float64]
@@ -157,7 +158,7 @@ def as_rows(X: Any) -> Any:
     if hasattr(X, "toarray"):  # sparse, which validate_data refuses
         return X
     if isinstance(X, Mapping):
-        return np.column_stack([np.asarray(unmasked(to_plain(column)), np.float64) for column in X.values()])
+        return np.column_stack([np.asarray(as_rows(column), np.float64) for column in X.values()])
     X = unmasked(to_plain(X))
     if isinstance(X, list | tuple):
         try:
@@ -169,11 +170,14 @@ def as_rows(X: Any) -> Any:
         X = X[:, None]
     if isinstance(X, np.ndarray) and X.dtype.kind in "mM":
         raise InputError(f"X: must be numbers, got {X.dtype}")
-    if isinstance(X, np.ndarray) and X.dtype.kind in "OUS" and X.size:
-        entries = X.ravel().tolist()
+    cells = np.asarray(X) if is_frame(X) else X
+    if isinstance(cells, np.ndarray) and cells.dtype.kind in "OUS" and cells.size:
+        entries = cells.ravel().tolist()
         texts = [one for one in entries if isinstance(one, str | bytes)]
-        if texts:
+        if texts and (cells is X or None in map(NumberMarkers([]).number, texts)):
             raise InputError(f"X: must be numbers, got {shown(texts[0])}; encode names with OrdinalEncoder")
+        if cells is not X:
+            return X
         try:
             X = np.array([np.nan if is_nothing(one) else one for one in entries], np.float64).reshape(X.shape)
         except (TypeError, ValueError) as error:
