@@ -179,9 +179,7 @@ class ResultTable(ResultRows):
 
 
 def describe(about: Mapping[str, Any]) -> str:
-    return ", ".join(
-        f"{name} {', '.join(value) if isinstance(value, list) else value}" for name, value in about.items()
-    )
+    return ", ".join(f"{name} {', '.join(one) if isinstance(one, list) else one}" for name, one in about.items())
 
 
 def plot_rows(

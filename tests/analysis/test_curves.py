@@ -270,9 +270,8 @@ def test_ngrams_are_dictionaries(layout: Layout, strength: float) -> None:
     strengths = [strength * (order + 1) for order in range(MAX_ORDER + 1)]
     found = ngram_laws(counts, strengths)
     positions = layout.position_in_sequence.tolist()
-    expected = [
-        plain_ngrams(sample, positions, 3, [Fraction(s) for s in strengths]) for sample in observations.tolist()
-    ]
+    exact = list(map(Fraction, strengths))
+    expected = [plain_ngrams(sample, positions, 3, exact) for sample in observations.tolist()]
     assert found == pytest.approx(np.array(expected), abs=1e-12)
     assert found.sum(-1) == pytest.approx(1, abs=1e-12)
 

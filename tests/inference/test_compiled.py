@@ -40,9 +40,8 @@ def test_expected_counts_equal_enumeration():
         begins = starts or oracles.first_only(range(time))
         kept = [paths for paths in all_paths if paths]
         for sequence, paths in zip(observations.tolist(), kept, strict=True):
-            single, pairs = (
-                np.array(floats(part)) for part in oracles.smoothed_from_paths(paths, hmm.num_states, time)
-            )
+            smoothed = oracles.smoothed_from_paths(paths, hmm.num_states, time)
+            single, pairs = (np.array(floats(part)) for part in smoothed)
             for t, symbol in enumerate(sequence):
                 first += single[t] * begins[t]
                 visits[:, symbol] += single[t]
@@ -116,9 +115,8 @@ def test_both_roads_of_every_answer(num_states, monkeypatch):
         monkeypatch.setattr(tables, "FEW_STATES", few)
         with tables.over_lanes():
             record = smooth_pairs(hmm, observations, reset_mask=starts)
-            found.append(
-                [record.beliefs, record.pairs, hs.filter_beliefs(hmm, observations, reset_mask=starts).beliefs]
-            )
+            filtered = hs.filter_beliefs(hmm, observations, reset_mask=starts)
+            found.append([record.beliefs, record.pairs, filtered.beliefs])
     for one, other in zip(*found, strict=True):
         close(one, other, relative=1e-10)
     steps = forward_steps(hmm.params, observations[None], starts)

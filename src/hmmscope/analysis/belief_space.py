@@ -76,9 +76,7 @@ def belief_space(
             found |= {"factored": apart / moved if moved else 0.0, "sum": added}
             found |= {"overlap": sum(pairs) / len(pairs), "random overlap": max(map(len, spaces)) / x.shape[1]}
         about = {"layer": layer, "layer_name": name}
-        rows += [
-            about | {"quantity": key, "value": float(value), "samples": num_samples} for key, value in found.items()
-        ]
+        rows += [about | {"quantity": key, "value": float(one), "samples": num_samples} for key, one in found.items()]
     return rows
 
 

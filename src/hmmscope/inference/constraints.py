@@ -57,11 +57,7 @@ class Constraints:
         Raises:
             InputError: A shape or entry is invalid, or no probabilities satisfy the constraints.
         """
-        usual = {
-            "initial": (num_states,),
-            "transition": (num_states, num_states),
-            "emission": (num_states, num_symbols),
-        }
+        usual = {"initial": (num_states,), "transition": (num_states,) * 2, "emission": (num_states, num_symbols)}
         found = {}
         for part, given in vars(self).items():
             shape: Any = (usual | shapes).get(part)

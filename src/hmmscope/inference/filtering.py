@@ -139,9 +139,8 @@ def _of_vectors(hmm: Process, observations: object, reset_mask: object, lengths:
     found = hmm.observe(vectors, reset_mask=reset_mask)
     if found.belief is None:
         raise hmm.missing_capability_error(BELIEFS)
-    beliefs, ahead, terms = (
-        blank(x, inside) for x in (found.belief, found.next_observation, found.log_likelihood_terms)
-    )
+    parts = found.belief, found.next_observation, found.log_likelihood_terms
+    beliefs, ahead, terms = (blank(part, inside) for part in parts)
     first = found if vectors.numel() else hmm.observe(vectors.new_zeros(1, 1, vectors.shape[-1]))
     return FilterResult(beliefs, ahead, first.predicted_observation[0, 0], terms.sum(1), terms, first_impossible(terms))
 

@@ -62,9 +62,8 @@ def scan_beliefs(
     if len(again):
         given = checked[again].masked_fill(checked[again] == hmm.num_symbols, MISSING)
         exact = filter_beliefs(hmm, given, reset_mask=mask)
-        for value, other in zip(
-            values, (exact.beliefs, exact.next_observation, exact.log_likelihood_terms), strict=True
-        ):
+        exact_values = exact.beliefs, exact.next_observation, exact.log_likelihood_terms
+        for value, other in zip(values, exact_values, strict=True):
             value[again] = other
     beliefs, next_observation, terms_BT = (blank(value, inside) for value in values)
     return FilterResult(

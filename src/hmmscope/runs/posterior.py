@@ -127,9 +127,7 @@ class Posterior(Shown, Tabular):
         chains, draws = self.log_likelihood.shape
         places = np.linspace(0, chains * draws - 1, min(count, chains * draws)).round().astype(int)
         flat = {name: values.flatten(0, 1) for name, values in self.arrays.items()}
-        return [
-            self.hmm.replaced(**{name: values[place] for name, values in flat.items()}) for place in places.tolist()
-        ]
+        return [self.hmm.replaced(**{name: drawn[place] for name, drawn in flat.items()}) for place in places.tolist()]
 
 
 def worst_r_hat(arrays: Iterable[NDArray[np.float64]]) -> float:

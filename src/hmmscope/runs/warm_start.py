@@ -56,10 +56,9 @@ class SharedPrefix:
             said = f"{path} has another configuration ({'; '.join(difference[:4])})"
             raise InputError(f"warm_start: {said}; only {', '.join(FREE)} may differ")
         both, length = (own.training, config.training), config.layout.num_observations
-        apart = next(
-            (step for step in range(min(spec.num_steps for spec in both)) if _differ(both, step, length)), None
-        )
-        last = min(spec.num_steps - 1 for spec in both) if apart is None else apart
+        shortest = min(spec.num_steps for spec in both)
+        apart = next((step for step in range(shortest) if _differ(both, step, length)), None)
+        last = shortest - 1 if apart is None else apart
         steps = [step for step in shorter.checkpoint_steps() if step <= last]
         if not steps:
             kept = f"with checkpoints of steps {', '.join(map(str, shorter.checkpoint_steps())) or 'none'}"

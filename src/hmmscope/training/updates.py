@@ -79,9 +79,7 @@ def grains(batch: Batch, num_grains: int) -> Sequence[Batch]:
 def parts(batch: Batch, size: int) -> Sequence[Batch]:
     cuts = [slice(begin, begin + size) for begin in range(0, len(batch.tokens), size)]
     held = {field.name: getattr(batch, field.name) for field in fields(batch)}
-    return [
-        replace(batch, **{name: tensor[cut] for name, tensor in held.items() if tensor is not None}) for cut in cuts
-    ]
+    return [replace(batch, **{name: part[cut] for name, part in held.items() if part is not None}) for cut in cuts]
 
 
 def loss_dtype(model: nn.Module) -> torch.dtype:
