@@ -429,7 +429,7 @@ def test_the_picture_of_a_fitted_hmm_escapes_names_and_leaves_rare_moves_out() -
 def test_a_fitted_json_that_no_study_wrote_is_damaged(study: studies.StudyResult, tmp_path: Path, change: dict) -> None:
     data = json.loads((study.path / "fitted.json").read_text())
     (tmp_path / "fitted.json").write_text(json.dumps(data | change))
-    with pytest.raises(DamagedError, match=r"fitted\.json: must contain the states"):
+    with pytest.raises(DamagedError, match=r"fitted\.json: must have the keys states, moves and path"):
         read_fitted(tmp_path / "fitted.json")
 
 

@@ -189,9 +189,9 @@ def test_error_rates_are_close() -> None:
 @pytest.mark.parametrize(
     "name, why",
     [
-        ("limits-fit-length-grows", r"whether the model .* \(Transformer, Cyclic-RND\), was not measured"),
+        ("limits-fit-length-grows", r"whether the model .*Transformers? on Cyclic-RND\) was not measured"),
         ("limits-constant-depth", "whether the model is better than a constant answer .* was not measured"),
-        ("limits-hard-no-depth", r"whether the model is better .* \(RNN, Cyclic-HARD\), was not measured"),
+        ("limits-hard-no-depth", r"whether the model is better .*RNN on Cyclic-HARD\) was not measured"),
     ],
 )
 def test_tasks_that_were_not_measured_are_named(name: str, why: str) -> None:

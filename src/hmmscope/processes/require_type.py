@@ -19,4 +19,5 @@ def require_process_type(process: Process, kind: type[P], field: str = "process"
 
 
 def as_composed_cycles(process: Process) -> ComposedCycles | None:
+    """Return the process if it is a `ComposedCycles`, else None."""
     return process if isinstance(process, ComposedCycles) else None

@@ -206,7 +206,7 @@ def test_rotary_needs_something_to_compare() -> None:
 def test_heads_are_compared(excess: dict[int, float], said: str) -> None:
     found = judged("multitask-more-heads", end_tables("heads", excess, layers=3, symbols=6))
     assert said in found.text
-    assert "12 heads for 6 symbols" in found.text
+    assert "12 heads per layer for 6 symbols" in found.text
     assert found.value == pytest.approx(excess[1] - excess[4], abs=0.01)
 
 

@@ -342,7 +342,7 @@ def _few_layers_learned(tables: lab.Tables, numbers: lab.Numbers = None) -> tupl
         return max((loss_of(constant) - loss_of(model) for model in models), default=None) if constant else None
 
     found = each_task(tables["positions"].where(layers=[1, 2]), FORGETTING, lead, "")
-    what = "a constant answer (model: the better of one and two layers, {})"
+    what = "a constant answer (model: one or two layers with the lower loss, {})"
     return tuple(
         lab.Gate.learned(found.get(task), lab.parameter(numbers, "rate", fits.RATE), what.format(task)).about(task)
         for task in titles(FORGETTING)
