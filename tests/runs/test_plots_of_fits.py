@@ -66,6 +66,16 @@ def test_plots_of_a_fit() -> None:
     assert isinstance(fit.plot(), Figure)
     second = fit.plot("observations", sequence=1, coordinates=0)
     assert len(second.lines[0].get_xdata()) == 80
+    assert second.get_title("left") == "sequence 1"
+    with pytest.raises(InputError, match="sequence: unknown 'b'"):
+        fit.plot("observations", sequence="b")
+    grouped = hs.fit({"id": [*"bbaaa"], "x": [0.5, 1.0, 2.0, 1.5, 1.0]}, 1, column="x", group="id")
+    for chosen in ("a", 1):
+        drawn = grouped.plot("observations", sequence=chosen)
+        assert (len(drawn.lines[0].get_xdata()), drawn.get_title("left")) == (3, "sequence a")
+        assert grouped.plot("probabilities", sequence=chosen).get_title("left") == "sequence a"
+    assert [ax.get_title("left") for ax in grouped.plot(sequence="a").axes[:2]] == ["sequence a", ""]
+    assert hs.fit(x, 1, lengths=[200]).plot("observations", coordinates=0).get_title("left") == ""
     single = hs.fit(x[:, 0], 2)
     with pytest.raises(InputError, match=r"'num_states' needs several numbers of states; fit with .*=\[1, 2, 3\]"):
         single.plot("num_states")

@@ -66,6 +66,7 @@ class StateMethods:
                 "transitions" (graph with dwell times), "emissions" or "durations" (of visits).
             x: Observations; required by "observations" and "probabilities".
             ax: Axes to draw on.
-            options: Options of the plot's function in `hmmscope.runs.state_plots`, and of reading `x`.
+            options: `sequence` (index or name of the sequence to plot, such as a group), `coordinates`, `figsize`, and
+                options of reading `x`. See `hmmscope.runs.state_plots`.
         """
         return _defined("state_plots").plot(self, kind, x, ax=ax, **options)

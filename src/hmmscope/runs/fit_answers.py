@@ -85,7 +85,8 @@ class FitAnswers(Tabular):
         Args:
             kind: A kind of `StateMethods.plot`, such as "overview"; "convergence" (log-likelihood over the iterations
                 of each restart); or "num_states" (probability of each number of states).
-            x, ax, options: See `hmmscope.processes.state_methods.StateMethods.plot`.
+            x, ax, options: See `hmmscope.processes.state_methods.StateMethods.plot`; for example, `sequence` is the
+                index or name of the sequence to plot.
         """
         if kind in state_plots.OF_FITS:
             return state_plots.OF_FITS[kind](self, ax=ax, **options)

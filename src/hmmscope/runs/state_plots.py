@@ -60,7 +60,7 @@ def split_options(options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str,
 
 
 def observations(
-    hmm: Process, given: GivenRows, *, ax: Any = None, sequence: int = 0, coordinates: Any = None, figsize: Any = None
+    hmm: Process, given: GivenRows, *, ax: Any = None, sequence: Any = 0, coordinates: Any = None, figsize: Any = None
 ) -> Any:
     """Plot one sequence over time, on a background with the colours of its most likely states.
 
@@ -68,7 +68,7 @@ def observations(
         hmm: The model.
         given: The observations.
         ax: Axes to draw a single coordinate on (default: those of a new figure).
-        sequence: Index of the sequence.
+        sequence: Index or name of the sequence.
         coordinates: Names or numbers of the coordinates (default: all, or only the first if `ax` is given).
         figsize: Size of a new figure in inches.
     """
@@ -77,7 +77,7 @@ def observations(
     if not hmm.real_valued or hmm.density == "symbols":  # type: ignore[attr-defined]
         axes = new_axes(ax, figsize or (9.0, 2.8))
         _symbols(axes, hmm, one, path, place)
-        _legend(axes, hmm, path)
+        _legend(axes, hmm, path, one)
         return axes
     shown = chosen_coordinates(hmm, given, coordinates)
     if ax is not None:
@@ -97,11 +97,11 @@ def observations(
             axes.scatter(place, values, s=7, c=[state_colours(hmm)[state] for state in path], zorder=3, linewidths=0)
         axes.set_ylabel(names[coordinate])
     _along(panels[-1], given, place)
-    _legend(panels[0], hmm, path)
+    _legend(panels[0], hmm, path, one)
     return panels[0] if len(panels) == 1 else panels[0].figure
 
 
-def probabilities(hmm: Process, given: GivenRows, *, ax: Any = None, sequence: int = 0, figsize: Any = None) -> Any:
+def probabilities(hmm: Process, given: GivenRows, *, ax: Any = None, sequence: Any = 0, figsize: Any = None) -> Any:
     one, place = _chosen(given, sequence)
     found = np.asarray(predict_proba(hmm, one))
     axes = new_axes(ax, figsize or (9.0, 2.2))
@@ -109,7 +109,7 @@ def probabilities(hmm: Process, given: GivenRows, *, ax: Any = None, sequence: i
     axes.set(ylim=(0, 1), ylabel="P(state | data)")
     axes.margins(x=0)
     _along(axes, given, place)
-    _legend(axes, hmm, np.arange(num_shown(hmm)))
+    _legend(axes, hmm, np.arange(num_shown(hmm)), one)
     return axes
 
 
@@ -130,6 +130,7 @@ def overview(hmm: Process, given: GivenRows | None, *, ax: Any = None, figsize: 
     top.set_xlabel("")
     top.tick_params(labelbottom=False)
     below.get_legend().remove()
+    below.set_title("", loc="left")
     _details(hmm, given, parts, figure, grid, 2)
     return figure
 
@@ -190,8 +191,13 @@ def num_states(fit: Any, *, ax: Any = None, figsize: Any = None) -> Any:
     return axes
 
 
-def _chosen(given: GivenRows, sequence: int) -> tuple[GivenRows, Any]:
+def _chosen(given: GivenRows, sequence: int | str) -> tuple[GivenRows, Any]:
+    """Return a sequence, named if there are several, and the places of its rows on the horizontal axis."""
     count = len(given.sequences)
+    names = given.names or tuple(map(str, range(count)))
+    if isinstance(sequence, str):
+        require_known("sequence", sequence, names)
+        sequence = names.index(sequence)
     require(-count <= sequence < count, "sequence", f"must be in [0, {count})", sequence)
     sequence %= count
     begin = sum(given.lengths[:sequence])
@@ -200,7 +206,8 @@ def _chosen(given: GivenRows, sequence: int) -> tuple[GivenRows, Any]:
     labels = np.asarray(given.index) if stamps is None else stamps
     place = labels[rows] if labels.dtype.kind in "iufM" else np.arange(given.lengths[sequence])
     inputs = None if given.inputs is None else [given.inputs[sequence]]
-    return GivenRows([given.sequences[sequence]], columns=given.columns, inputs=inputs), place
+    title = (f"sequence {names[sequence]}",) * (count > 1)
+    return GivenRows([given.sequences[sequence]], columns=given.columns, inputs=inputs, names=title), place
 
 
 def _along(axes: Any, given: GivenRows, place: Any) -> None:
@@ -267,7 +274,8 @@ def _input_strip(axes: Any, hmm: Any, inputs: Any, place: Any) -> None:
     axes.set_ylim(bottom=-1.4)
 
 
-def _legend(axes: Any, hmm: Process, path: Any) -> None:
+def _legend(axes: Any, hmm: Process, path: Any, one: GivenRows) -> None:
+    axes.set_title("".join(one.names), loc="left")
     patches = needed("matplotlib.patches", "plot")
     shown = [state for state in range(num_shown(hmm)) if bool((path == state).any())][:12]
     names, colours = state_names(hmm), state_colours(hmm)
