@@ -465,7 +465,7 @@ def test_a_study_of_numbers(
         main(["study", str(path), "--time", "t", "--every", "1", "--dry-run", "--states", "1", "--networks", "rnn"])
         == 0
     )
-    assert "1 gap of 10 missing steps" in capsys.readouterr().out
+    assert "10 missing steps in 1 gap" in capsys.readouterr().out
     rounded, whole = np.round(rows), prepare(path, studies.StudySpec(min_variance=0.25), time="t", every=1)
     assert whole.fit_options["min_variance"] == 0.25
     least = prepare(rounded, studies.StudySpec(emission="gaussian")).fit_options["min_variance"]

@@ -62,7 +62,7 @@ def test_all_ways_to_write_a_table_are_one_series(kind: str, tmp_path: Path) -> 
     assert first[[0, 3, -1]].tolist() == [START + timedelta(minutes=10 * k) for k in (0, 3, 6)]
     assert second.tolist() == TIMES[5:]
     assert found.describe() == (
-        f"{name}, column temp; 7 rows by stamp every 10min, 1 gap of 2 missing steps, 1 cut at gaps above 3h: 7 "
+        f"{name}, column temp; 7 rows by stamp every 10min, 2 missing steps in 1 gap, 1 cut at gaps above 3h: 7 "
         "observations of 1 coordinate in 2 sequences of 2 to 7, 2 missing numbers"
     )
 
@@ -148,7 +148,7 @@ def test_symbols_have_gaps_and_sequences_by_group(tmp_path: Path) -> None:
     data = hs.SequenceData(path, column="sky", group="unit", time="t", every="1d")
     assert [one.tolist() for one in data] == [[1, hs.MISSING, 0], [0, 0]]
     assert data.names == ("a", "b")
-    assert "4 rows by t every 1d, 1 gap of 1 missing step" in data.describe()
+    assert "4 rows by t every 1d, 1 missing step in 1 gap" in data.describe()
     assert data[[1]].names == ("b",)
     assert data[[1]].index[0].tolist() == [datetime(2026, 1, 1), datetime(2026, 1, 2)]
     assert [len(one) for one in data.cut(2).index] == [2, 1, 2]
@@ -164,7 +164,7 @@ def test_the_command_line_fits_and_answers_by_time(tmp_path: Path, call: Any) ->
     path.write_text("stamp,level\n" + "".join(f"{START + timedelta(minutes=10 * k)},{values[k]:.3f}\n" for k in kept))
     said = call("fit", path, "--time", "stamp", "--every", "10min", "--states", "2", "--out", out)
     assert said.code == 0
-    assert "74 rows by stamp every 10min, 1 gap of 6 missing steps" in said.out
+    assert "74 rows by stamp every 10min, 6 missing steps in 1 gap" in said.out
     assert hs.load_process(out).read_options.flags() == "--column level --time stamp --every 10min"  # type: ignore[union-attr]
     said = call("infer", out, path)
     assert "74 observations and 6 missing" in said.out

@@ -32,7 +32,7 @@ def _resamples(count: int, seed: int) -> Curves:
 
 
 def with_interval(draws: Curves, samples: int | None = None) -> dict[str, Any]:
-    """Return row 0 of a layer's column of `resampled_curves`, its 95 % percentile interval and standard error.
+    """Return a mean with its 95 % percentile interval and standard error, from a column of `resampled_curves`.
 
     The interval includes the value; for few `samples` it is widened by the factor `stretch`.
     """

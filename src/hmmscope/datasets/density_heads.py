@@ -114,7 +114,7 @@ class PoissonHead(DensityHead):
 
 @registry.density("symbols")
 class SymbolsHead(DensityHead):
-    """Components of independent symbols v, one per coordinate: P(v) ∝ (frequency in `process`) * exp(output)."""
+    """Mixture components of independent symbols: P(coordinate = v) ∝ (frequency of v in the process) * exp(output)."""
 
     def __init__(self, process: VectorProcess, num_laws: int) -> None:
         super().__init__(process, num_laws)

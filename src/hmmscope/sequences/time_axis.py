@@ -103,7 +103,7 @@ def _summary(
     cuts = sum(len(one.rows) - 1 for one in found)
     said = f"{int((rows >= 0).sum())} rows by {axis.time}"
     if every is not None:
-        said += f" every {every.text}, {gaps} gap{'s' * (gaps != 1)} of {empty} missing step{'s' * (empty != 1)}"
+        said += f" every {every.text}, {empty} missing step{'s' * (empty != 1)} in {gaps} gap{'s' * (gaps != 1)}"
     said += f", {cuts} cut{'s' * (cuts != 1)} at gaps above {axis.gap}" if axis.gap is not None else ""
     repeated, disorder = sum(one.duplicates for one in found), sum(one.disorder for one in found)
     said += f", {repeated} repeated row{'s' * (repeated != 1)} left out" if repeated else ""

@@ -386,7 +386,7 @@ def hard_plateau(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measure
             return None
         return (fits.log2(easy[most]) - fits.log2(easy[2])) - (fits.log2(hard[most]) - fits.log2(hard[2]))
 
-    unit = "doublings of the fit length gained by depth on Cyclic-DET minus those on Cyclic-HARD"
+    unit = "doublings of the fit length by more layers on Cyclic-DET minus those on Cyclic-HARD"
     effect, moved = fits.both_cycles(tables, gain, unit, numbers)
     gates = (*fits.rarely_asked(tables["positions"], numbers), *_learned(tables, fits.CYCLES, numbers))
     return lab.Measurement(effect, fits.by_depth(tables, fits.CYCLES, numbers), gates=gates, last_doubling_change=moved)

@@ -214,7 +214,7 @@ def nearer_clearer(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measu
         f"It falls by {falls['trained'].effect()} per step back, before training by {falls['untrained'].effect()}."
     )
     effect = (falls["trained"] - falls["untrained"]).effect(
-        "accuracy lost per step back after training minus before training"
+        "decrease of accuracy per step back in time in the trained minus in the untrained network"
     )
     return lab.Measurement(effect, text, gates=(*gates(tables, numbers), *_raised(tables, EARLIER[:2], numbers)))
 

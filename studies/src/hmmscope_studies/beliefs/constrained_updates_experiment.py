@@ -154,7 +154,7 @@ def holds(tables: lab.Tables, numbers: dict[str, float]) -> lab.Measurement:
         before = _mean(own, "untrained")
         return (_mean(own, "trained") - before) / (1 - before)
 
-    effects = _by_process(rows, gain, "of the variance unexplained by untrained networks")
+    effects = _by_process(rows, gain, "of the variance unexplained by untrained networks is explained")
     held, before = (_by_process(rows, partial(_mean, network=network), "") for network in ("trained", "untrained"))
     least = min((1 - effect.value for effect in before.values()), default=0.0)
     told = lab.Gate.headroom(least, numbers["least_left"], "the R² of untrained networks")
