@@ -74,9 +74,10 @@ class Verb:
         self._out = folder / "out"
         self._whole = self._made()
         again = self._made()
-        #: Files that are equal in two calls; others contain times. Logs are left out, because they record errors.
+        #: Files that are equal in two calls; others contain times. Logs are left out, because they record errors, and so
+        #: are files with rounded times: a benchmark's card as text (its scores are in other files) and costs of a run.
         alike = {file for file in self._whole if again.get(file) == self._whole[file]}
-        self._alike = {file for file in alike if not file.endswith(".log")}
+        self._alike = {file for file in alike if not file.endswith((".log", "card.txt", "timing/facts.json"))}
         assert self._alike, name
 
     def _made(self) -> dict[str, str]:
