@@ -270,10 +270,14 @@ def test_rows_carry_the_names_of_their_sequences(tmp_path: Path) -> None:
     table = {"id": ["b", "b", "a", "a"], "x": [0.5, 1.0, 2.0, 1.5], "t": [1, 3, 1, 2], "s": ["u", "v", "u", "u"]}
     (tmp_path / "a.csv").write_text("id,x,t,s\nb,0.5,1,u\nb,1.0,3,v\na,2.0,1,u\na,1.5,2,u\n")
     for column, source in itertools.product("xs", (table, tmp_path / "a.csv")):
-        found = hs.fit(source, 1, column=column, group="id", time="t", every=1).predict()
+        fit = hs.fit(source, 1, column=column, group="id", time="t", every=1)
+        assert "converged, 2 sequences with 5 time steps every 1, of which 1 missing)" in repr(fit)
+        found = fit.predict()
         assert found.columns()["sequence"].tolist() == ["b", "b", "b", "a", "a"]
         assert pickle.loads(pickle.dumps(found)).sequences == ("b", "a")
-        assert hs.fit(source, 1, column=column, group="id").predict().columns()["sequence"].tolist() == [*"bbaa"]
+        without = hs.fit(source, 1, column=column, group="id")
+        assert without.predict().columns()["sequence"].tolist() == [*"bbaa"]
+        assert "time steps" not in repr(without)
     data: Any = hs.SequenceData([["sun", "rain"], ["sun"]], symbols=["sun", "rain"])
     stamps = np.datetime64("2026-01-01") + np.arange(3)
     assert of_symbols(data, [stamps[:2], stamps[2:]]).index.tolist() == stamps.tolist()

@@ -174,6 +174,7 @@ class FitResult(FitAnswers):
             return f"Fit({self.hmm!r}{chosen}, {self.num_observations} observations from a stream)"
         each = f"{self.log_likelihood / self.num_observations:.4f} nats per observation"
         ended = "converged" if self.converged else "not converged"
+        ended += self.data.times_in_words() if self.data is not None else ""
         return f"Fit({self.hmm!r}{chosen}, {each}, {searched(self.fits[self.num_states])}, {ended})"
 
     def _repr_html_(self) -> str:

@@ -31,6 +31,7 @@ from hmmscope.runs.state_answers import predict
 from hmmscope.schema import is_count, require, unknown_name
 from hmmscope.sequences.data import SequenceData
 from hmmscope.sequences.gaps import MISSING
+from hmmscope.sequences.time_axis import EACH_ROW
 from hmmscope.sequences.vector_data import VectorData
 from hmmscope.training.signals import Interrupted
 
@@ -172,6 +173,14 @@ class FitData(Shown):
     @property
     def sequences(self) -> Sequence[Tensor]:
         return self.rows.sequences
+
+    def times_in_words(self) -> str:
+        reading, steps = self.data.read_options, int(self.data.lengths.sum())
+        if reading is None or reading.time is None:
+            return ""
+        counted = f"{len(self.data)} sequence{'s' * (len(self.data) != 1)} with {steps} time steps"
+        every = f" every {reading.every}" if reading.every not in (None, EACH_ROW) else ""
+        return f", {counted}{every}, of which {steps - self.data.num_observations} missing"
 
     def posterior(
         self,
