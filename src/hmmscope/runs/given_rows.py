@@ -82,12 +82,10 @@ class GivenRows(Shown):
             padding = torch.nan if some[0].is_floating_point() else 0
             padded = torch.nn.utils.rnn.pad_sequence(some, batch_first=True, padding_value=padding)
             options: dict[str, Any] = {"lengths": torch.tensor([len(one) for one in some])}
-            if self.inputs is not None:
-                given = [self.inputs[number] for number in chosen]
-                options["inputs"] = torch.nn.utils.rnn.pad_sequence(given, batch_first=True)
-            if self.allowed is not None:
-                given = [self.allowed[number] for number in chosen]
-                options["known_states"] = torch.nn.utils.rnn.pad_sequence(given, batch_first=True, padding_value=True)
+            for name, own, filler in (("inputs", self.inputs, 0), ("known_states", self.allowed, True)):
+                if own is not None:
+                    given = [own[number] for number in chosen]
+                    options[name] = torch.nn.utils.rnn.pad_sequence(given, batch_first=True, padding_value=filler)
             yield padded, options, chosen
 
 

@@ -114,17 +114,14 @@ def _summary(
     return said
 
 
+@dataclass(frozen=True)
 class _Grid:
-    def __init__(
-        self,
-        times: NDArray[Any],
-        is_time: bool,
-        axis: TimeAxis,
-        every: Duration | None,
-        gap: Duration | None,
-        where: Callable[[int], str],
-    ) -> None:
-        self.times, self.is_time, self.axis, self.every, self.gap, self.where = times, is_time, axis, every, gap, where
+    times: NDArray[Any]
+    is_time: bool
+    axis: TimeAxis
+    every: Duration | None
+    gap: Duration | None
+    where: Callable[[int], str]
 
     def place(self, rows: NDArray[np.int64]) -> _Found:
         times = self.times[rows]
