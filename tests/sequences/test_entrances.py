@@ -5,6 +5,7 @@ import re
 import warnings
 from collections import UserList, deque
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -164,6 +165,19 @@ def test_numbered_columns_single_tensors_and_nested_tensors() -> None:
             for verb in (process.score, hs.read_vectors, hs.SequenceData, partial(hs.fit, num_states=1)):
                 with pytest.raises(InputError, match="must not be a nested tensor; pass a list of tensors"):
                     verb(nested)
+
+
+def test_columns_of_known_names_have_one_symbol_in_each_row() -> None:
+    names, rows = UMBRELLA.symbols, [0, 1, 1, 0]
+    column = [names[row] for row in rows]
+    found: list[Any] = [column, {"w": column}, np.array([(one,) for one in column], [("w", "U20")])]
+    found += [__import__(one).DataFrame({"w": column}) for one in ("pandas", "polars") if find_spec(one)]
+    for source in found:
+        assert UMBRELLA.score(source) == pytest.approx(float(hs.log_likelihood(UMBRELLA, rows)), abs=1e-12)
+    assert UMBRELLA.predict({"i": rows, "w": column}, column="w").tolist() == UMBRELLA.predict(rows).tolist()
+    gaps = [column[0], None, *column[2:]]
+    for source in (gaps, {"w": gaps}, [gaps]):
+        assert UMBRELLA.score(source, missing="none") == UMBRELLA.score([0, hs.MISSING, 1, 0])
 
 
 def test_frames_of_other_libraries_are_the_same() -> None:

@@ -22,9 +22,11 @@ from hmmscope.runs.table_order import from_one_hot, in_table_order
 from hmmscope.schema import require
 from hmmscope.sequences.columns import as_labels, categories_of, is_frame, labels_of, to_plain
 from hmmscope.sequences.data import SequenceData
-from hmmscope.sequences.gaps import FOR_NUMBERS, IF_MISSING
+from hmmscope.sequences.encoding import Alphabet
+from hmmscope.sequences.gaps import FOR_NUMBERS, IF_MISSING, Missing
 from hmmscope.sequences.read_options import ReadOptions
 from hmmscope.sequences.sources import OBSERVATIONS
+from hmmscope.sequences.tables import table_of
 from hmmscope.sequences.vector_data import VectorData, read_vectors
 
 #: Most entries and most sequences of a padded batch.
@@ -247,9 +249,15 @@ def _symbols(hmm: Process, source: Any, lengths: Any, reading: dict[str, Any]) -
         source = np.asarray(source)
     plain: Any = to_plain(source) if categories_of(source) is None else None
     plain = plain.tolist() if isinstance(plain, np.ndarray) and plain.ndim == 1 else plain
-    names = hmm.symbols or ()
-    named = isinstance(plain, list | tuple) and all(isinstance(one, str) and one in names for one in plain)
-    if named and lengths is None and not reading and (hmm.read_options is None or hmm.read_options.unit is None):
+    alphabet = Alphabet(hmm.symbols, missing=Missing.of(reading.get("missing")))
+    stored = None if hmm.read_options is None else hmm.read_options.unit
+    free = lengths is None and stored is None and reading.keys() <= {"column", "missing"}
+    if free and (is_frame(source) or isinstance(source, Mapping)):
+        table = table_of(source, "sequences")
+        columns = [str(reading["column"])] if "column" in reading else table.names
+        if len(columns) == 1 and table.has(columns[0]) and alphabet.has_all(table.column(columns[0])):
+            reading = reading | {"unit": "lines"}  # each row is one symbol
+    elif free and isinstance(plain, list | tuple) and alphabet.has_all(plain):
         source = [list(plain)]  # a list of names is one sequence, as for numbers
     data = SequenceData(source, symbols_from=hmm, lengths=lengths, **reading)
     return of_symbols(data, labels if data.index is None else labels_as_given(data, given))

@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import accumulate
@@ -82,6 +82,11 @@ class Alphabet(Shown):
         check_text(names)
         missing.check(names)
         return cls(names, len(names), missing)
+
+    def has_all(self, values: Iterable[object]) -> bool:
+        """Return whether each value names a symbol or may be a missing observation."""
+        known = frozenset(self.names or ())
+        return all((isinstance(v, str) and v in known) or is_nothing(v) or self.missing.has(v) for v in values)
 
 
 def check_text(names: Sequence[str], field: str = "symbols") -> None:
