@@ -60,9 +60,8 @@ def folder(path: Path, values: dict[int, tuple[float, ...]], **about: object) ->
     """The folder of an experiment that ended."""
     (path / "tables").mkdir(parents=True)
     config = {"seeds": list(values), "measurements": {}}
-    store.write_json(
-        path / "experiment.json", {"experiment": "test-rising", "scale": "small", "config": config} | about
-    )
+    about = {"experiment": "test-rising", "scale": "small", "config": config} | about
+    store.write_json(path / "experiment.json", about)
     store.write_json(path / "findings.json", [])
     rows = [{"seed": seed, "x": x, "value": value} for seed, found in values.items() for x, value in enumerate(found)]
     store.write_table(path / "tables" / "curve.jsonl", rows)

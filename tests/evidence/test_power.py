@@ -64,10 +64,8 @@ def test_a_spread_of_few_seeds_counts_as_what_it_is_known_to_be() -> None:
 
 
 def test_several_effects_must_all_bear_it_out() -> None:
-    one = power_of(Above(0, smallest_effect=0.1), {"a": Effect.pooled([0.1, 0.2, 0.15, 0.18, 0.12])})
-    both = power_of(
-        Above(0, smallest_effect=0.1), {name: Effect.pooled([0.1, 0.2, 0.15, 0.18, 0.12]) for name in "abc"}
-    )
+    effect = Effect.pooled([0.1, 0.2, 0.15, 0.18, 0.12])
+    one, both = (power_of(Above(0, smallest_effect=0.1), dict.fromkeys(names, effect)) for names in ("a", "abc"))
     assert one is not None
     assert both is not None
     assert both.power < one.power

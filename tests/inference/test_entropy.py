@@ -264,12 +264,9 @@ def test_the_estimated_rate_is_that_of_the_stationary_process() -> None:
     emission[0] = 1 / 16 + torch.linspace(-0.01, 0.01, 16)
     emission[1, 0] += 0.8
     emission /= emission.sum(1, keepdim=True)
-    slow = [
-        hs.entropy_rate(
-            hs.HMM(start, [[0.999, 0.001], [0.001, 0.999]], emission, allow_drop_tiny=True), num_samples=400
-        )
-        for start in ([1, 0], [0, 1])
-    ]
+    rows = [[0.999, 0.001], [0.001, 0.999]]
+    hmms = [hs.HMM(start, rows, emission, allow_drop_tiny=True) for start in ([1, 0], [0, 1])]
+    slow = [hs.entropy_rate(hmm, num_samples=400) for hmm in hmms]
     assert slow[0] == slow[1]
     first = slow[0]
     assert first.high - first.low > 0.8 * (first.upper_bound - first.lower_bound)  # so few sequences hardly tell more

@@ -1,6 +1,6 @@
 """Estimators read what hs.fit reads, and refuse in one line what they cannot fit."""
 
-import importlib.util
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -129,12 +129,9 @@ def test_what_cannot_be_fitted_is_refused_in_one_line() -> None:
         for call in (estimators.GaussianHMM().fit, lambda one: hs.log_likelihood(law, one[None, :, None])):
             with pytest.raises(InputError, match=r"must be numbers|numeric dtype"):
                 call(days)
-    named: list[Any] = [["a", "b"], np.array(["a", "b"]), np.array([["a"], ["b"]], object), {"w": ["a", "b"]}]
-    named.append(np.array([("a",), ("b",)], [("w", "U1")]))
-    named += [
-        __import__(one).DataFrame({"w": ["a", "b"]}) for one in ("pandas", "polars") if importlib.util.find_spec(one)
-    ]
-    for names in named:
+    frames = [__import__(one).DataFrame({"w": ["a", "b"]}) for one in ("pandas", "polars") if find_spec(one)]
+    columns = np.array(["a", "b"]), np.array([["a"], ["b"]], object), np.array([("a",), ("b",)], [("w", "U1")])
+    for names in (["a", "b"], {"w": ["a", "b"]}, *columns, *frames):
         with pytest.raises(InputError, match="X: must be numbers, got 'a'; encode names with OrdinalEncoder"):
             estimators.CategoricalHMM(2).fit(names)
     with pytest.raises(InputError, match=r"100000000000000000000 is not a symbol; symbols must be in \[0, "):

@@ -121,9 +121,7 @@ class ExactBeliefs(Shown):
         found, inside = belief_targets(dataset, times, num_samples, observer), unpadded(dataset, times, num_samples)
         test = _split(len(found[BELIEF]), num_samples)
         told = test if inside is None else test & inside
-        values = {
-            name: one for name, one in found.items() if name == BELIEF or bool((one[told] != one[told][:1]).any())
-        }
+        values = {name: x for name, x in found.items() if name == BELIEF or bool((x[told] != x[told][:1]).any())}
         return cls(dataset, num_samples, times, values, inside)
 
     @property

@@ -74,9 +74,7 @@ class NgramReach(Shown):
 
     def rows(self) -> list[dict]:
         parts = (("accuracy", self.accuracy), ("loss", self.loss), ("component", self.component))
-        return [
-            {"what": what, "name": name, **to_stored(level)} for what, part in parts for name, level in part.items()
-        ]
+        return [{"what": what, "name": name, **to_stored(one)} for what, part in parts for name, one in part.items()]
 
     def lines(self) -> list[str]:
         said = [f"accuracy (loss in nats) of predictions of the next observation on {self.num_samples} prompts"]

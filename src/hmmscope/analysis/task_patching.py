@@ -84,9 +84,8 @@ def task_patching(
         if not count:  # this layer does not depend on the task
             continue
         generator = torch_generator(seed, "probe")
-        random = [
-            torch.randn(count, moved.shape[1], generator=generator, dtype=torch.float64) for _ in range(num_random)
-        ]
+        size = count, moved.shape[1]
+        random = [torch.randn(size, generator=generator, dtype=torch.float64) for _ in range(num_random)]
         chosen = {"task": [directions[:count]], "random": random, "whole": [torch.eye(moved.shape[1]).double()]}
         for subspace, bases in chosen.items():
             after = [pairs.answers({name: pairs.edit(name, basis)}) for basis in bases]

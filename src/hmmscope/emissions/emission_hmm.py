@@ -159,9 +159,8 @@ class EmissionHMM(VectorProcess):
         Raises:
             InputError: The family has no conjugate prior.
         """
-        *having, last = sorted(
-            one.__name__ for one in registry.entries("emission").values() if "conjugate" in vars(one)
-        )
+        families = registry.entries("emission").values()
+        *having, last = sorted(one.__name__ for one in families if "conjugate" in vars(one))
         raise InputError(f"posterior: {cls.__name__} has no conjugate prior; {', '.join(having)} and {last} have one")
 
     @property
@@ -234,10 +233,8 @@ class EmissionHMM(VectorProcess):
         """Run the forward filter; predictions are means of the next observation."""
         logs = self._logs(observations)
         found = filter_states(self.chain, logs, reset_mask=reset_mask)
-        ahead = self.following(found.beliefs)
-        return ObserverOutput(
-            found.predicted @ self.means, ahead, found.log_likelihood_terms, {"belief": found.beliefs}
-        )
+        ahead, terms = self.following(found.beliefs), found.log_likelihood_terms
+        return ObserverOutput(found.predicted @ self.means, ahead, terms, {"belief": found.beliefs})
 
     def following(self, beliefs: Tensor) -> Tensor:
         return beliefs @ self.transition @ self.means

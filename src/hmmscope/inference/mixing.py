@@ -78,9 +78,8 @@ def mixing_time(
         if float(distance.mean()) <= threshold:
             break
     reached = float(distances[-1].mean()) <= threshold
-    return MixingTime(
-        float(len(distances) - 1) if reached else None, max_time, estimate(torch.stack(distances, 1), seed)
-    )
+    time = float(len(distances) - 1) if reached else None
+    return MixingTime(time, max_time, estimate(torch.stack(distances, 1), seed))
 
 
 def forgetting_curve(process: Process, num_steps: int, *, num_samples: int = 1000, seed: int = 0) -> MonteCarloEstimate:

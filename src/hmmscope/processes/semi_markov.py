@@ -188,9 +188,8 @@ class SemiMarkovSpec:
         durations = torch.distributions.Binomial(self.longest - 1, chances).log_prob(steps).exp()
         found = with_durations(torch.full((size,), 1 / size), others, durations / durations.sum(1, keepdim=True))
         emission = (1 - self.noise) * torch.eye(size, dtype=torch.float64) + self.noise / size
-        names = [
-            f"{state}, {left} left" for state, left in zip(found.states.tolist(), found.left.tolist(), strict=True)
-        ]
+        pairs = zip(found.states.tolist(), found.left.tolist(), strict=True)
+        names = [f"{state}, {left} left" for state, left in pairs]
         return HMM(
             found.initial,
             found.transition,
