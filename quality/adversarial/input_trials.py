@@ -68,7 +68,7 @@ def configurations(folder: Path, number: int, rng: random.Random) -> Report:
 _READERS: dict[str, list[Any]] = {
     ".json": [store.read_json, load_process, read_seal],
     ".jsonl": [lambda p: store.read_table(p, managed=False), read_journal, SequenceData],
-    ".safetensors": [store.read_tensors, store.read_metadata, load_process, SequenceData],
+    ".safetensors": [store.read_tensors, load_process, SequenceData],
     ".npz": [load_process, SequenceData],
     ".npy": [SequenceData],
     ".yaml": [load_config, read_grid],

@@ -9,14 +9,8 @@ import torch
 import hmmscope as hs
 from hmmscope.errors import InputError
 from hmmscope.inference.loop_inputs import flat_sequences
-from hmmscope.inference.num_states import (
-    StateCountPosterior,
-    best_predictor,
-    by_bic,
-    choice_reason,
-    choose_num_states,
-    held_out_mean,
-)
+from hmmscope.inference.num_states import StateCountPosterior, by_bic, choice_reason, choose_num_states, held_out_mean
+from hmmscope.lab.study.study_tables import best_predictor
 from inference_cases import planted
 
 #: As many sequences as in the first column, of so many observations; a fifth of them is held out.

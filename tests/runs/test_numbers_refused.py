@@ -71,7 +71,7 @@ def _text(path: Path, text: str, name: str = "x.csv") -> Path:
         (lambda p: _arrays(p, a=np.zeros(2), b=np.zeros(2)), {"column": "c"}, r"column: unknown 'c'"),
         (lambda p: _arrays(p, a=np.zeros(2)), {"group": "g"}, r"x.npz: group applies to tables"),
         (lambda p: _arrays(p, a=np.zeros(2)), {"missing": ("NA",)}, r"x.npz: missing applies to tables"),
-        (lambda p: _text(p, "1\n", "x.txt"), {}, "x.txt: cannot read numbers from .txt; use one of .csv, .tsv"),
+        (lambda p: _text(p, "1\n", "x.md"), {}, "x.md: cannot read numbers from .md; use one of .csv, .tsv"),
         (lambda p: _text(p, '{"x": 1}\n{"y": 2}\n', "x.jsonl"), {}, "x.jsonl: row 2: has no field 'x'"),
         (lambda p: _text(p, "1,2\n3\n"), {"axis": 0}, r"x.csv: row 2: 1 cells, but the first row has 2"),
         (lambda p: _text(p, "a,b\n1\n"), {}, r"x.csv: row 2: has 1 cells, but the header has 2"),

@@ -214,17 +214,14 @@ def test_tensors(tmp_path: Path) -> None:
     assert all(
         torch.equal(loaded[name], tensors[name]) and loaded[name].dtype == tensors[name].dtype for name in loaded
     )
-    assert store.read_metadata(path) == metadata
     assert len({store.tensor_bytes(tensors, metadata) for _ in range(20)}) == 1
     store.write_tensors(path, {})
     assert store.read_tensors(path) == {}
-    assert store.read_metadata(path) == {}
 
 
 def test_malformed_tensors(tmp_path: Path) -> None:
     path = tmp_path / "x.safetensors"
     data = store.tensor_bytes({"w": torch.ones(3)}, {"a": "b"})
-    header = 8 + int.from_bytes(data[:8], "little")
     lies = [(1 << 62).to_bytes(8, "little") + data[8:], data + b"x", b"", b"\0" * 8, data[8:]]
     lies += [data[:length] for length in range(len(data))]
     lies += [data.replace(b'"F32"', b'"F99"'), data.replace(b"[3]", b"[9]"), data.replace(b"0,12", b"4,16")]
@@ -233,11 +230,6 @@ def test_malformed_tensors(tmp_path: Path) -> None:
         with pytest.raises(DamagedError, match=r"x\.safetensors: is not a complete safetensors file") as caught:
             store.read_tensors(path)
         assert "\n" not in str(caught.value)
-    number = store.tensor_bytes({}, {"a": "12"}).replace(b'"12"', b"1234")
-    for lie in (data[: header - 1], b"", (8).to_bytes(8, "little") + b'["list"]', number):
-        path.write_bytes(lie)
-        with pytest.raises(DamagedError, match="not a complete safetensors file"):
-            store.read_metadata(path)
 
 
 def test_too_little_memory_is_no_damage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

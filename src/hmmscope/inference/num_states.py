@@ -377,21 +377,5 @@ def choice_reason(
     )
 
 
-def best_predictor(bics: dict[int, float], logs: dict[int, NDArray[np.float64]], lengths: NDArray[np.int64]) -> int:
-    """Return the number of states with the best held-out likelihood, or BIC's if the gain is within its standard error.
-
-    Args:
-        bics, logs, lengths: See `choice_reason`.
-    """
-    chosen, _ = choice_reason(bics, {}, lengths)
-    best = max(logs, key=lambda size: float(logs[size].sum()), default=chosen)
-    if best == chosen or not math.isfinite(logs[best].sum()):
-        return chosen
-    if not math.isfinite(logs[chosen].sum()):
-        return best
-    gain = held_out_mean(logs[best] - logs[chosen], lengths)
-    return best if gain.mean > gain.error else chosen
-
-
 def _states(size: int) -> str:
     return f"{size} state{'s' * (size != 1)}"

@@ -79,10 +79,9 @@ def forecast_with(models: Sequence[Any], observed: Any, steps: int, seed: int = 
         for _ in range(steps):
             belief = belief @ model.transition
             means.append(belief @ (model.emissions if channels else model.means))
-            if channels:
-                continue
-            states = torch.from_numpy(random.choice(len(belief), count, p=(belief / belief.sum()).numpy()))
-            drawn.append(model.emit(states, torch.from_numpy(random.random((count, model.num_draws)))))
+            if not channels:
+                states = torch.from_numpy(random.choice(len(belief), count, p=(belief / belief.sum()).numpy()))
+                drawn.append(model.emit(states, torch.from_numpy(random.random((count, model.num_draws)))))
     found = torch.stack(means).unflatten(0, (len(models), steps))
     values = found if channels else torch.stack(drawn).unflatten(0, found.shape[:2]).transpose(1, 2).flatten(0, 1)
     low, high = values.quantile(ends, dim=0)

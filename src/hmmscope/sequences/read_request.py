@@ -330,10 +330,7 @@ def _named(column: Any) -> str | None:
 
 
 def _parsed(values: list[Any], missing: Missing, known: bool) -> list[Any]:
-    """Convert text to numbers if all of it is true or false, or whole numbers.
-
-    Unless the number of symbols is `known`, all text stays if some number is at least the number of cells.
-    """
+    """Convert booleans, or whole numbers below the number of cells (any, if the alphabet is `known`), to numbers."""
     seen = [value.strip() for value in values if isinstance(value, str) and not missing.has(value)]
     if not seen or len(seen) < sum(not missing.has(value) for value in values):
         return values

@@ -79,8 +79,7 @@ class PoissonHMM(RealValuedHMM):
         return found
 
     def _begin_emissions(self, X: NDArray[Any], random: np.random.RandomState) -> dict[str, Array]:
-        mean, variance = np.nanmean(X), np.nanvar(X)
-        shape = (self.n_components, X.shape[1])
+        mean, variance, shape = np.nanmean(X), np.nanvar(X), (self.n_components, X.shape[1])
         if not mean and not np.any(self.lambdas_prior):
             raise InputError("X: every count is 0, but a Poisson rate must be positive; set lambdas_prior")
         if not variance:  # all counts are equal

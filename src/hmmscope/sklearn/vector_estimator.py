@@ -146,15 +146,11 @@ def without_gaps(X: Array, num_states: int) -> Array:
 
 
 def bounded_below(covars: Array, least: float, shape: str) -> Array:
-    """Raise variances, or eigenvalues of covariance matrices, to at least `least`.
-
-    Raises:
-        InputError: A covariance is singular, and `least` is 0.
-    """
+    """Raise variances, or eigenvalues of covariance matrices, to at least `least`; refuse singular ones if it is 0."""
     matrices = shape in ("full", "tied")
+    if least <= 0 and np.isfinite(covars).all():
+        _refuse_collinear(covars) if matrices else _refuse_constant(covars, shape)
     if least <= 0:
-        if np.isfinite(covars).all():
-            _refuse_collinear(covars) if matrices else _refuse_constant(covars, shape)
         return covars
     if not matrices:
         return np.maximum(covars, least)

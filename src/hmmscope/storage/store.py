@@ -145,16 +145,6 @@ def parse_tensors(data: bytes, where: str) -> dict[str, "torch.Tensor"]:
         raise DamagedError(f"{where}: is not a complete safetensors file ({_line(error)})") from error
 
 
-def read_metadata(path: Path, *, limit: int = 1 << 40) -> dict[str, str]:
-    try:
-        metadata = _split_header(disk.read_bytes(path, managed=False, limit=limit))[0].get("__metadata__", {})
-        if not all(isinstance(text, str) for text in metadata.values()):
-            raise ValueError("metadata must be text")
-    except (ValueError, AttributeError, RecursionError) as error:
-        raise DamagedError(f"{path}: is not a complete safetensors file ({_line(error)})") from error
-    return metadata
-
-
 def _split_header(data: bytes) -> tuple[dict[str, Any], bytes]:
     end = 8 + int.from_bytes(data[:8], "little")
     if end > len(data):

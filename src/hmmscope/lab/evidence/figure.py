@@ -386,10 +386,7 @@ def _check_values(values: Any, name: str) -> None:
             _set(values, field, _numbers(getattr(values, field), f"{name}: {field}"))
     count = len(values.y)
     require(
-        (values.low is None) == (values.high is None),
-        f"{name}: low",
-        "must be given together with high",
-        values.low,
+        (values.low is None) == (values.high is None), f"{name}: low", "must be given together with high", values.low
     )
     require(len(values.x) in (0, count), f"{name}: x", f"must have {count} values", len(values.x))
     if values.low is not None and values.high is not None:

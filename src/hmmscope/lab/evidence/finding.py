@@ -102,12 +102,7 @@ class Finding:
 
     def __post_init__(self) -> None:
         require_known("verdict", self.verdict, VERDICTS)
-        require(
-            (self.low is None) == (self.high is None),
-            "low",
-            "must be given together with high",
-            self.low,
-        )
+        require((self.low is None) == (self.high is None), "low", "must be given together with high", self.low)
         require(
             self.low is None or self.value is not None, "value", "must be given together with low and high", self.value
         )

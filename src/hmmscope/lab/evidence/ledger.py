@@ -103,10 +103,7 @@ class LedgerRow:
             return row
         known = to_stored(finding)
         row |= {key: known[key] for key in ("verdict", "value", "low", "high", "unit", "p", "q", "text")}
-        row |= {
-            "seeds_needed": finding.seeds_needed,
-            "gates": [gate.to_data() for gate in finding.gates],
-        }
+        row |= {"seeds_needed": finding.seeds_needed, "gates": [gate.to_data() for gate in finding.gates]}
         row |= {"folder": self.folder, "scale": self.scale, "seeds": self.seeds, "exploratory": self.exploratory}
         row |= {"budget": finding.budget, "differs": list(self.differs)} | ({"scope": self.scope} if self.scope else {})
         row |= {

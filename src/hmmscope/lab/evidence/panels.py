@@ -74,14 +74,7 @@ def bar(rows: Rows, by: str, categories: Sequence[object], name: str, role: Role
 
 
 def heatmap(
-    title: str,
-    rows: Rows,
-    x: str,
-    y: str,
-    *,
-    z: str = "value",
-    order: Sequence[Any] | None = None,
-    **shown: Any,
+    title: str, rows: Rows, x: str, y: str, *, z: str = "value", order: Sequence[Any] | None = None, **shown: Any
 ) -> Heatmap:
     """Return a heat map of the mean of column `z` for each pair of values in the columns `x` and `y`.
 

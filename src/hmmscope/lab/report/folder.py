@@ -130,12 +130,7 @@ def read_experiment(folder: Path) -> ExperimentFolder:
 
 
 def described(
-    folder: Path,
-    about: Mapping[str, Any],
-    findings: Sequence[Finding],
-    figures: Sequence[Figure],
-    *,
-    sealed: bool,
+    folder: Path, about: Mapping[str, Any], findings: Sequence[Finding], figures: Sequence[Figure], *, sealed: bool
 ) -> ExperimentFolder:
     parts = {key: value for key, value in about.items() if key not in ("format", "config")}
     known = _parse(About, parts, folder)

@@ -53,12 +53,7 @@ def fitted_hmm(
         + ("this number of states has the smallest BIC." if sizes else "it is the best predictor."),
         "num_states": hmm.num_states,
         "states": [
-            {
-                "name": in_brief(states[s], 14),
-                "share": steady(share_S[s]),
-                "emits": emits[s][:SYMBOLS],
-            }
-            for s in shown
+            {"name": in_brief(states[s], 14), "share": steady(share_S[s]), "emits": emits[s][:SYMBOLS]} for s in shown
         ],
         "moves": [[steady(p) for p in row] for row in hmm.transition[shown][:, shown].tolist()],
         "symbols": said,

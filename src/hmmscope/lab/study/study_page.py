@@ -205,10 +205,7 @@ def findings(tables: Tables, num_seeds: int) -> list[Finding]:
     ]
     if "counting" in best and not alone:
         over = Effect(
-            value=best["over_counting_value"],
-            low=best["over_counting_low"],
-            high=best["over_counting_high"],
-            unit=unit,
+            value=best["over_counting_value"], low=best["over_counting_low"], high=best["over_counting_high"], unit=unit
         )
         rival, symbols = next(row for row in simple if row["name"] == best["counting"]), unit.endswith("symbol")
         better = ", which is the better n-gram baseline on the test part" * symbols

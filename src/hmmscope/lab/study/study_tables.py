@@ -13,7 +13,7 @@ from hmmscope.analysis.ngrams import TREE
 from hmmscope.datasets.process_dataset import ProcessDataset
 from hmmscope.inference.baum_welch import BaumWelchFit
 from hmmscope.inference.evidence import Evidence
-from hmmscope.inference.num_states import best_predictor, choice_reason, held_out_mean, support_of
+from hmmscope.inference.num_states import choice_reason, held_out_mean, support_of
 from hmmscope.sequences.data import SequenceData
 from hmmscope.ties import smallest
 
@@ -83,9 +83,7 @@ def entropies(data: SequenceData, order: int) -> list[dict[str, Any]]:
 
 
 def num_states(
-    searches: dict[int, dict[str, Any]],
-    validation: dict[str, Curves],
-    evidence_of: Callable[[int], Evidence | None],
+    searches: dict[int, dict[str, Any]], validation: dict[str, Curves], evidence_of: Callable[[int], Evidence | None]
 ) -> list[dict[str, Any]]:
     """Return a row for each number of states, with its fit, BIC, validation loss and, if it is chosen, the reason.
 
@@ -110,6 +108,22 @@ def num_states(
 def searched(one: BaumWelchFit) -> dict[str, Any]:
     about = {"bic": one.bic, "log_likelihood": one.log_likelihood, "restarts": one.num_restarts}
     return about | {"agreed": one.restarts_agree, "iterations": one.num_iterations, "converged": one.converged}
+
+
+def best_predictor(bics: dict[int, float], logs: dict[int, NDArray[np.float64]], lengths: NDArray[np.int64]) -> int:
+    """Return the number of states with the best held-out likelihood, or BIC's if the gain is within its standard error.
+
+    Args:
+        bics, logs, lengths: See `hmmscope.inference.num_states.choice_reason`.
+    """
+    chosen, _ = choice_reason(bics, {}, lengths)
+    best = max(logs, key=lambda size: float(logs[size].sum()), default=chosen)
+    if best == chosen or not math.isfinite(logs[best].sum()):
+        return chosen
+    if not math.isfinite(logs[chosen].sum()):
+        return best
+    gain = held_out_mean(logs[best] - logs[chosen], lengths)
+    return best if gain.mean > gain.error else chosen
 
 
 def opponent(searches: dict[int, dict[str, Any]], validation: dict[str, Curves]) -> int:

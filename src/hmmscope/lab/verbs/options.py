@@ -261,8 +261,7 @@ class FitCommandOptions(SequenceInputOptions, Options):
         metavar="NAME",
     )
     inputs: str | None = said(
-        "column with the input of each observation; each input has its own matrices",
-        metavar="NAME",
+        "column with the input of each observation; each input has its own matrices", metavar="NAME"
     )
     durations: int | None = said("fit how long states last, up to N steps (semi-Markov model)", metavar="N")
     duration_family: str = said("with --durations: distribution, free or negative-binomial", "free", metavar="NAME")

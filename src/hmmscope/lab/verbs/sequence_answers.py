@@ -224,12 +224,7 @@ def _extras(process: Process, tokens: Tensor, rows: list[dict], wanted: Sequence
     possible = rows[-1]["log_likelihood"] > -torch.inf
     names = tuple(map(in_brief, process.states or map(str, range(process.num_states))))
     has_gaps = not process.real_valued and GAPS in process.capabilities() and _made(tokens) < tokens.shape[1]
-    for add, asked in (
-        (_gaps, has_gaps),
-        (_smooth, wanted.smooth),
-        (_viterbi, wanted.viterbi),
-        (_paths, wanted.paths),
-    ):
+    for add, asked in ((_gaps, has_gaps), (_smooth, wanted.smooth), (_viterbi, wanted.viterbi), (_paths, wanted.paths)):
         said = add(process, tokens, rows, names, wanted, number) if asked else []
         lines += said if possible else []  # rows of an impossible sequence contain zeros and -1
     if wanted.memory:
