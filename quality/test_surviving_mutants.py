@@ -286,6 +286,13 @@ def test_mixed_states_go_back_to_the_first_one_too() -> None:
     assert found.labelled().sum((0, 2)).tolist() == pytest.approx([1.0] * len(found.depth))
 
 
+def test_sampled_paths_of_short_sequences_of_numbers_are_padded_with_minus_one() -> None:
+    numbers = hs.GaussianHMM([0.5, 0.5], [[0.9, 0.1], [0.2, 0.8]], [[0.0], [5.0]], [[1.0], [1.0]])
+    paths = hs.sample_state_paths(numbers, torch.tensor([[[0.0], [5.0]], [[5.0], [0.0]]]), num_paths=3, lengths=[2, 1])
+    assert (paths[:, 1, 1] == -1).all()
+    assert (paths >= 0).sum() == 9
+
+
 def test_an_interval_of_a_sampled_memory_error_is_its_standard_error() -> None:
     process = load_process("umbrella")
     few, many = (sampled_memory_error(process, 1, 4, num_samples=count) for count in (100, 1600))

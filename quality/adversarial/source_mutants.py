@@ -152,6 +152,18 @@ EQUIVALENT: dict[tuple[str, str], str] = {
         "processes/hmm_per_sample.py",
         "_ENTRIES = 2**20",
     ): "the number of entries drawn at once changes time and memory, not results",
+    (
+        "inference/device.py",
+        "a_component = batch * (4 * size * states + time * (8 + size + size * symbols) + 8 * 4 + 16 * symbols)",
+    ): "an estimate of memory; it only changes how many components are filtered at once",
+    (
+        "inference/mixture_posterior.py",
+        "log_weight_MB = torch.where(possible_B, log_weight_MB - total_B.where(possible_B, 0.0), -torch.inf)",
+    ): "where the observations are impossible, the outer `where` replaces the difference",
+    (
+        "inference/count_mixtures.py",
+        "logs, means, block = np.empty(len(factors)), np.empty_like(factors), max(1, BLOCK // len(self.norms))",
+    ): "the number of models that are weighed at once changes the time, not the result",
 }
 _SWAPS: dict[type[ast.AST], type[ast.AST]] = {
     **{ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq},

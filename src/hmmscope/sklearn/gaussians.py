@@ -130,7 +130,7 @@ class GaussianHMM(RealValuedHMM):
         if "c" in self.params:
             away = self.means_ - self.means_prior
             found = self._matrices(filled, weights, away) if matrices else self._variances(X, weights, total, away)
-            self._covars_ = bounded_below(found, self.min_variance, self.covariance_type)
+            self._covars_ = bounded_below(found, self.min_variance, self.means_, self.covariance_type)
 
     def _variances(self, X: Array, weights: Array, total: Array, away: Array) -> Array:
         rows, own, means = (torch.from_numpy(np.asarray(part, np.float64)) for part in (X, weights, self.means_))

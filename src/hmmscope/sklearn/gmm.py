@@ -140,7 +140,7 @@ class GMMHMM(RealValuedHMM):
         if "c" in self.params:
             squares = [self._squares(filled, ~gaps, shares[:, i, k], before[i, k]) for i, k in np.ndindex(*count.shape)]
             found = self._covariances(np.stack(squares).reshape(*count.shape, *squares[0].shape), count, weighed)
-            self.covars_ = bounded_below(found, self.min_variance, self.covariance_type)
+            self.covars_ = bounded_below(found, self.min_variance, self.means_, self.covariance_type)
 
     def _squares(self, filled: Array, seen: NDArray[np.bool_], share: Array, mean: Array) -> Array:
         away = np.where(seen, filled - mean, 0.0)

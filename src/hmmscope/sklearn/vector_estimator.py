@@ -145,23 +145,23 @@ def without_gaps(X: Array, num_states: int) -> Array:
     return np.where(gaps, np.nanmean(X, 0), X) if gaps.any() else X
 
 
-def bounded_below(covars: Array, least: float, shape: str) -> Array:
+def bounded_below(covars: Array, least: float, means: Array, shape: str) -> Array:
     """Raise variances, or eigenvalues of covariance matrices, to at least `least`; refuse singular ones if it is 0."""
     matrices = shape in ("full", "tied")
     if least <= 0 and np.isfinite(covars).all():
-        _refuse_collinear(covars) if matrices else _refuse_constant(covars, shape)
-    if least <= 0:
-        return covars
-    if not matrices:
-        return np.maximum(covars, least)
+        _refuse_collinear(covars) if matrices else _refuse_constant(covars, means, shape)
+    if least <= 0 or not matrices:
+        return np.maximum(covars, least) if least > 0 else covars
     values, vectors = np.linalg.eigh(covars)
     raised = np.einsum("...ij,...j,...kj->...ik", vectors, np.maximum(values, least), vectors)
     found: Array = np.where((values.min(-1) < least)[..., None, None], raised, covars)
     return found
 
 
-def _refuse_constant(variances: Array, shape: str) -> None:
-    for state, *place in np.argwhere(variances <= 0)[:1].tolist():
+def _refuse_constant(variances: Array, means: Array, shape: str) -> None:
+    rounding = 1e-28 * np.square(means)  # variance of rounding errors of means, at most
+    bad = variances <= (rounding.mean(-1) if shape == "spherical" else rounding)
+    for state, *place in np.argwhere(bad)[:1].tolist():
         which = "every column" if shape == "spherical" else f"column {place.pop()}"
         where = f"Gaussian {place[0]} of state {state}" if place else f"state {state}"
         raise InputError(
