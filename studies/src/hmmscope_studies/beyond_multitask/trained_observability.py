@@ -89,8 +89,8 @@ class ObservabilityExperiment(Experiment):
                 caption=(
                     "Left and middle: total variation from the filter of the whole past for the shortest and the longest "
                     "memory, against observability. Right: decay rate of the exact memory error (best predictor's). If "
-                    "observations are weak, all errors are small, as is that without any observation. Bands are "
-                    "95 % intervals over seeds, each with its own hidden chain."
+                    "observations are weak, all errors are small, because predictions without observations are nearly "
+                    "right. Bands are 95 % intervals over seeds, each with its own hidden chain."
                 ),
                 panels=tuple(panels),
             )

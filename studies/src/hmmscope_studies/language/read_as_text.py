@@ -50,7 +50,7 @@ class Pretrained(lab.Experiment):
         "chain, and with predictors that do not know it: Baum-Welch fitted to the same prompt with the number of states "
         "given, n-gram and context-tree baselines on the prompt, and a small RoFormer trained on such chains. There are "
         "two controls: the same architecture before training, and the trained weights shuffled. Chains differ in mixing "
-        "speed and in the noise of their symbols; each has separate parameters and letters. On RRXOR, whose next-symbol "
+        "speed and in the noise of their symbols; each has parameters and letters of its own. On RRXOR, whose next-symbol "
         "distribution does not determine the belief, an affine map reads the belief from the layers, and the belief is "
         "edited there to test whether the next prediction follows. The setting follows Dai et al., Pre-trained Large "
         "Language Models Learn to Predict Hidden Markov Models In-context (NeurIPS 2025), who test large models. `python "
