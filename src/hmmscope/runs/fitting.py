@@ -195,7 +195,7 @@ def fit(
 ) -> FitResult:
     """Fit an HMM to sequences by expectation maximization (Baum-Welch).
 
-    Of several numbers of states, by default choose that with the smallest Bayesian information criterion (BIC).
+    If several numbers of states are given, the smallest Bayesian information criterion (BIC) chooses one by default.
     Restarts run on all threads until the best two have nearly equal log-likelihoods.
 
     Args:
