@@ -160,7 +160,7 @@ def _added_figure(rows: lab.Rows) -> lab.Figure:
     names = lab.Rows(shares).values("process")
     return lab.Figure(
         name="added",
-        title="Of the belief's variance that is unexplained before training, the fraction that training explains",
+        title="Fraction of the belief's previously unexplained variance that training explains",
         caption=(
             "Bars show 1 - (1 - R²) / (mean over seeds of 1 - R² before training), with R² of the layer whose affine "
             f"map fits its training samples best. Processes with less than {_LEAST_LEFT:g} of the variance unexplained "
