@@ -94,6 +94,12 @@ def on_cpu(name: str) -> dict[str, str]:
     return {"training.device": "cpu"} if plan_of(name) else {}
 
 
+def command(name: str, out: Path, **changes: Any) -> None:
+    """Run an experiment by the command, at the smallest scale unless the changes name another."""
+    given = {"scale": "smoke", "resume": False, "overrides": on_cpu(name)} | changes
+    verb.run(RunOptions(experiment=name, out=str(out), quiet=True, **given))
+
+
 #: Streams of samples that each experiment was measured on, by name.
 MEASURED_ON: dict[str, set[str]] = {}
 
@@ -135,16 +141,7 @@ def smoke(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     with streams_noted(request.param), pytest.MonkeyPatch.context() as patch:
         patch.setitem(plots.STYLES, "paper", replace(plots.STYLES["paper"], endings=("svg",)))
         patch.setattr(plots, "_lay_out", lambda canvas: canvas.set_layout_engine(None))
-        verb.run(
-            RunOptions(
-                experiment=request.param,
-                scale="smoke",
-                out=str(out),
-                resume=False,
-                quiet=True,
-                overrides=on_cpu(request.param),
-            )
-        )
+        command(request.param, out)
     return request.param, out
 
 
@@ -201,32 +198,12 @@ def test_smoke_is_not_run_twice_into_one_folder(smoke: tuple[str, Path]) -> None
     name, out = smoke
     before = state(out)
     with pytest.raises(RefusedError, match="exists"):
-        verb.run(
-            RunOptions(experiment=name, scale="smoke", out=str(out), resume=False, quiet=True, overrides=on_cpu(name))
-        )
+        command(name, out)
     if plan_of(name):
         with pytest.raises(RefusedError, match=r"training\.learning_rate"):
-            verb.run(
-                RunOptions(
-                    experiment=name,
-                    scale="smoke",
-                    out=str(out),
-                    resume=True,
-                    quiet=True,
-                    overrides={**on_cpu(name), "training.learning_rate": "0.5"},
-                )
-            )
+            command(name, out, resume=True, overrides=on_cpu(name) | {"training.learning_rate": "0.5"})
     with pytest.raises(RefusedError, match="another plan"):
-        verb.run(
-            RunOptions(
-                experiment=name,
-                scale=experiment_named(name).scales[1],
-                out=str(out),
-                resume=True,
-                quiet=True,
-                overrides=on_cpu(name),
-            )
-        )
+        command(name, out, resume=True, scale=experiment_named(name).scales[1])
     assert state(out) == before
 
 
@@ -241,7 +218,7 @@ def test_smoke_resumed_uses_what_is_there(
         made += out.rglob("tables/*")  # of seeds they are put together again from the parts
     times = {path: path.stat().st_mtime_ns for path in made}
     capsys.readouterr()
-    verb.run(RunOptions(experiment=name, scale="smoke", out=str(out), resume=True, quiet=True, overrides=on_cpu(name)))
+    command(name, out, resume=True)
     assert state(out) == before
     kept = {path: time for path, time in times.items() if path.is_file() and path.name not in ("lock",)}
     assert {path: path.stat().st_mtime_ns for path in kept} == kept  # neither trained nor measured again
@@ -282,18 +259,7 @@ def test_experiments_refuse_what_they_cannot_measure(name: str, tmp_path: Path) 
         refused += [({"training.num_steps": "3"}, "trains no model")]
     for overrides, error in refused:
         with pytest.raises(InputError, match=error):
-            verb.run(
-                RunOptions(
-                    experiment=name,
-                    scale="smoke",
-                    out=str(tmp_path / "new"),
-                    resume=False,
-                    quiet=True,
-                    overrides=overrides,
-                )
-            )
+            command(name, tmp_path / "new", overrides=overrides)
     with pytest.raises(InputError, match="did you mean 'smoke'"):
-        verb.run(
-            RunOptions(experiment=name, scale="smok", out=str(tmp_path / "new"), resume=False, quiet=True, overrides={})
-        )
+        command(name, tmp_path / "new", scale="smok", overrides={})
     assert list(tmp_path.iterdir()) == []
