@@ -99,7 +99,7 @@ def run_filter(
     norms = np.ones((batch, time)) if ragged else np.empty((batch, time))
     doubtful = np.zeros(len(work.rows), np.bool_)
     together = len(probs.opening) <= FEW_SYMBOLS and not (one_by_one(found) or row_by_row(found, work))
-    forward(found, work, doubtful, beliefs=beliefs, norms=norms, laws=probs, ahead=ahead if together else None)
+    forward(found, work, doubtful, Outputs(beliefs, norms, probs, ahead if together else None))
     if not law.signed:
         with np.errstate(divide="ignore", invalid="ignore"):  # rows with underflow risk hold garbage until they
             terms = np.log(norms)  # are overwritten below
@@ -144,32 +144,46 @@ def filter_batch(hmm: Process, observations: Observations, reset_mask: object, l
     return run_filter(seeing(hmm.params, checked), checked.cpu(), mask, counted(inside).cpu())
 
 
-def forward(
-    process: Tables,
-    work: PackedSequences,
-    doubtful: NDArray[np.bool_],
-    *,
-    beliefs: NDArray | None = None,
-    norms: NDArray | None = None,
-    laws: NextStepProbs | None = None,
-    ahead: NDArray | None = None,
-    totals: NDArray | None = None,
-    ends: NDArray[np.int64] | None = None,
-    openers: NDArray[np.int64] | None = None,
-) -> None:
-    if not few(process, work, sums=beliefs is None and ahead is None and openers is None):
-        forward_in_products(process, work, doubtful, beliefs, norms, laws, ahead, totals, ends, openers)
+class Outputs(NamedTuple):
+    """Arrays that the forward pass fills, if given, and the windows that it reads.
+
+    Attributes:
+        beliefs, norms: Beliefs (..., state) and P(o_t | o_0..o_{t-1}) (...).
+        laws, ahead: Distributions given the state, and the next-symbol probabilities that follow (..., symbol).
+        totals: Log-likelihoods (sequence,).
+        ends, openers: Rows filled at the ends of sequences only, and symbols read at their first steps.
+    """
+
+    beliefs: NDArray | None = None
+    norms: NDArray | None = None
+    laws: NextStepProbs | None = None
+    ahead: NDArray | None = None
+    totals: NDArray | None = None
+    ends: NDArray[np.int64] | None = None
+    openers: NDArray[np.int64] | None = None
+
+    def flat(self, size: int, dtype: np.dtype) -> tuple[NDArray, ...]:
+        """Return opening and prediction probabilities, `ahead`, `beliefs` and `norms`; they are empty if not given."""
+        laws, ahead = NextStepProbs(np.empty(0), np.empty((size, 0))), np.empty((0, 0))
+        if self.laws is not None and self.ahead is not None and len(self.laws.opening):
+            laws, ahead = self.laws, self.ahead.reshape(-1, len(self.laws.opening))
+        beliefs = np.empty((0, size), dtype) if self.beliefs is None else self.beliefs.reshape(-1, size)
+        norms = np.empty(0) if self.norms is None else self.norms.reshape(-1)
+        return *(part.astype(dtype, copy=False) for part in (*laws, ahead)), beliefs, norms
+
+
+def forward(process: Tables, work: PackedSequences, doubtful: NDArray[np.bool_], out: Outputs) -> None:
+    if not few(process, work, sums=out.beliefs is None and out.ahead is None and out.openers is None):
+        forward_in_products(process, work, doubtful, out)
         return
-    whole, least = ends is None and openers is None, process.least
+    whole, least = out.ends is None and out.openers is None, process.least
     beside = whole and side_by_side(process, work)
     smallest, every = SMALLEST[np.dtype(np.float64) if beside else process.first.dtype]
     every = steps_between_divisions(least, every)
     if beside:
-        _forward_side_by_side(process, work, every, doubtful, beliefs, norms, laws, ahead, totals)
+        _forward_side_by_side(process, work, every, doubtful, out)
     else:
-        _forward_over_lanes(
-            process, work, (smallest, every), doubtful, beliefs, norms, laws, ahead, totals, ends, openers
-        )
+        _forward_over_lanes(process, work, (smallest, every), doubtful, out)
     if whole and least < smallest:
         doubtful |= _vanishing(process, work, smallest)
 
@@ -180,35 +194,21 @@ def steps_between_divisions(least: float, most: int) -> int:
 
 
 def _forward_over_lanes(
-    process: Tables,
-    work: PackedSequences,
-    looks: tuple[float, int],
-    doubtful: NDArray[np.bool_],
-    beliefs: NDArray | None,
-    norms: NDArray | None,
-    laws: NextStepProbs | None,
-    ahead: NDArray | None,
-    totals: NDArray | None,
-    ends: NDArray[np.int64] | None,
-    openers: NDArray[np.int64] | None,
+    process: Tables, work: PackedSequences, looks: tuple[float, int], doubtful: NDArray[np.bool_], out: Outputs
 ) -> None:
-    dtype, size, (smallest, every) = process.first.dtype, process.num_states, looks
-    alone = ends is None and openers is None and ahead is None and (one_by_one(process) or row_by_row(process, work))
-    no_rows, no_sums = np.empty((0, size), np.float64 if alone else dtype), np.empty(0)
+    totals, ends, openers, (smallest, every) = *out[4:], looks
+    alone = ends is None and openers is None and out.ahead is None
+    alone = alone and (one_by_one(process) or row_by_row(process, work))
     if alone:
         safe = process.least > 1e-20
         smallest, every = (_NORMAL / process.least ** (2 * _LOOKS + 2), _LOOKS) if safe else (1e-100, every)
-    if ahead is None or laws is None:
-        laws, ahead = NextStepProbs(np.empty(0), np.empty((size, 0))), np.empty((0, 0, 0))
-    opening, prediction, ahead = (part.astype(dtype, copy=False) for part in (*laws, ahead))
-    ahead = ahead.reshape(-1, len(opening)) if len(opening) else np.empty((0, 0), dtype)
-    beliefs = no_rows if beliefs is None else beliefs.reshape(-1, size)
-    norms = no_sums if norms is None else norms.reshape(-1)
+    dtype = np.dtype(np.float64) if alone else process.first.dtype
+    opening, prediction, ahead, beliefs, norms = out.flat(process.num_states, dtype)
 
     def run(part: slice) -> None:
         own = work.part(part)
         places = own.rows[:0] if ends is None else ends[part]
-        sums = no_sums if totals is None else totals[part]
+        sums = np.empty(0) if totals is None else totals[part]
         if alone:
             first, step, emission = (array.astype(np.float64, copy=False) for array in process)
             entries = process.into if one_by_one(process) else NO_ENTRIES
@@ -232,56 +232,32 @@ def _vanishing(process: Tables, work: PackedSequences, smallest: float) -> NDArr
 
 
 def _forward_side_by_side(
-    process: Tables,
-    work: PackedSequences,
-    every: int,
-    doubtful: NDArray[np.bool_],
-    beliefs: NDArray | None,
-    norms: NDArray | None,
-    laws: NextStepProbs | None,
-    ahead: NDArray | None,
-    totals: NDArray | None,
+    process: Tables, work: PackedSequences, every: int, doubtful: NDArray[np.bool_], out: Outputs
 ) -> None:
     states = simd_over_states.states_of(simd_over_states.forward, process.num_states, work.lengths)
     flat, nothing = process.beside(states), np.empty(0)
-    opening, prediction = (nothing, nothing) if laws is None or ahead is None else laws
-    kept = [nothing if array is None else array.reshape(-1) for array in (beliefs, norms, ahead)]
+    opening, prediction = (nothing, nothing) if out.laws is None or out.ahead is None else out.laws
+    kept = [nothing if array is None else array.reshape(-1) for array in (out.beliefs, out.norms, out.ahead)]
 
     def run(part: slice) -> None:
         own = work if part == slice(0, len(work.rows)) else work.part(part)
         simd_over_states.forward(
             *(*flat, opening, prediction.ravel(), *own[:3], own.starts, every, *kept),
-            *(nothing if totals is None else totals[part], doubtful[part]),
+            *(nothing if out.totals is None else out.totals[part], doubtful[part]),
         )
 
     in_blocks(work, len(work.rows), run, together=1)
 
 
-def forward_in_products(
-    process: Tables,
-    work: PackedSequences,
-    doubtful: NDArray[np.bool_],
-    beliefs: NDArray | None = None,
-    norms: NDArray | None = None,
-    laws: NextStepProbs | None = None,
-    ahead: NDArray | None = None,
-    totals: NDArray | None = None,
-    ends: NDArray[np.int64] | None = None,
-    openers: NDArray[np.int64] | None = None,
-) -> None:
+def forward_in_products(process: Tables, work: PackedSequences, doubtful: NDArray[np.bool_], out: Outputs) -> None:
+    totals, ends, openers = out[4:]
     dtype, size = process.first.dtype, process.num_states
     floor, smallest = (dtype.type(number) for number in FLOORS[dtype])
     least = min(float(part[part > 0].min(initial=1.0)) for part in (process.step, process.emission))
     if least < 1e-12 and smallest:  # otherwise one or two steps could underflow
         smallest = dtype.type(1e-100)
         doubtful |= least < smallest
-    no_rows, no_sums, no_places = np.empty((0, size), dtype), np.empty(0), work.rows[:0]
-    if ahead is None or laws is None:
-        laws, ahead = NextStepProbs(np.empty(0), np.empty((size, 0))), np.empty((0, 0))
-    opening, prediction = (part.astype(dtype, copy=False) for part in laws)
-    ahead = ahead.reshape(-1, max(1, len(opening))).astype(dtype, copy=False)
-    beliefs = no_rows if beliefs is None else beliefs.reshape(-1, size)
-    norms = no_sums if norms is None else norms.reshape(-1)
+    opening, prediction, ahead, beliefs, norms = out.flat(size, dtype)
     run_forward, step = many_states.forward.load(dtype), many_states.packed(process.step[0])
     first, emission = (many_states.widened(part) for part in (process.first, process.emission))
     ones = np.ones(first.shape[1], dtype)
@@ -294,8 +270,8 @@ def forward_in_products(
         run_forward(
             *(first, step, emission, opening, prediction),
             *(work.symbols if openers is None else openers, *own[:3], starts, floor, smallest),
-            *(no_places if ends is None else ends[part], beliefs, norms, ahead),
-            *(no_sums if totals is None else totals[part], doubts),
+            *(work.rows[:0] if ends is None else ends[part], beliefs, norms, ahead),
+            *(np.empty(0) if totals is None else totals[part], doubts),
             *(*rows, np.zeros(max(count, size), dtype), ones, np.empty(count, dtype), np.empty(count), np.empty(count)),
         )
         doubtful[part] |= doubts > 0

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from hmmscope.inference.compiled import ROWS, TILE_ROWS, forward
+from hmmscope.inference.compiled import ROWS, TILE_ROWS, Outputs, forward
 from hmmscope.inference.compiled_backward import backward_in_products, counts_underflow_safe
 from hmmscope.inference.loop_inputs import PackedSequences, Tables, few, in_blocks, one_by_one, padded, side_by_side
 from hmmscope.inference.weights import weighted_emissions, weighted_moves
@@ -90,7 +90,7 @@ def _add(process: Tables, work: PackedSequences, found: Counts) -> NDArray[np.bo
         return _add_in_pieces(process, work, found, length) if work.weights is None else _add_each(process, work, found)
     own, doubtful = work.packed(), np.zeros(len(work.rows), np.bool_)
     beliefs, norms = np.empty((total, size)), np.empty(total)
-    forward(process, own, doubtful, beliefs=beliefs, norms=norms, totals=found.logs)
+    forward(process, own, doubtful, Outputs(beliefs, norms, totals=found.logs))
     sure = own.part(~doubtful) if doubtful.any() else own
     if work.weights is None:
         sums = np.zeros((size, size))
@@ -225,8 +225,7 @@ def _forward(
     starts, doubts = own.starts.copy(), np.zeros(count, np.bool_)
     starts[0] = True
     told = replace(process, first=first, emission=emission)
-    forward(
-        told, own._replace(lengths=piece.counted, starts=starts), doubts, beliefs=beliefs, norms=norms, totals=totals
-    )
+    work = own._replace(lengths=piece.counted, starts=starts)
+    forward(told, work, doubts, Outputs(beliefs, norms, totals=totals))
     doubtful[:count] |= doubts
     return beliefs, norms, totals

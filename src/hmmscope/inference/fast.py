@@ -7,7 +7,7 @@ import numpy as np
 import torch
 
 from hmmscope.axes import Float64, Tensor
-from hmmscope.inference.compiled import filter_underflow_safe, forward, run_filter
+from hmmscope.inference.compiled import Outputs, filter_underflow_safe, forward, run_filter
 from hmmscope.inference.device import (
     FLOORS,
     beliefs_there,
@@ -81,7 +81,7 @@ def log_likelihood(
     work = sequences(observations, reset_mask, counts)
     totals, doubtful = np.zeros(len(observations)), np.zeros(len(work.rows), np.bool_)
     found = np.zeros(len(work.rows))
-    forward(process, work, doubtful, totals=found)
+    forward(process, work, doubtful, Outputs(totals=found))
     totals[work.rows] = found
     for row in work.rows[doubtful].tolist():
         terms = np.empty(int(counts[row]))

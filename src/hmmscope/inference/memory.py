@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from hmmscope.axes import Float64, Int64, Tensor
 from hmmscope.errors import InputError
-from hmmscope.inference.compiled import NextStepProbs, filter_underflow_safe, forward, next_step_probs, run_filter
+from hmmscope.inference.compiled import Outputs, filter_underflow_safe, forward, next_step_probs, run_filter
 from hmmscope.inference.filtering import FilterResult, first_impossible
 from hmmscope.inference.loop_inputs import PackedSequences, tables
 from hmmscope.inference.ragged import blank, check_ragged, seen_terms
@@ -69,7 +69,7 @@ def memory_beliefs(
     filtered = run_filter(law, flat[:, :short], starts[:short], counts, predict=True)
     known[:, :short], ahead[:, :short] = filtered.beliefs, filtered.predictive
     ends = (np.arange(batch)[:, None] * time + np.arange(short, time)).ravel()
-    _windows(law, flat.view(-1).numpy(), ends - short, short + 1, ends, known, laws, ahead)
+    _windows(law, flat.view(-1).numpy(), ends - short, short + 1, Outputs(known, None, laws, ahead, ends=ends))
     beliefs, next_observation = torch.from_numpy(known), torch.from_numpy(ahead)
     first_observation = torch.from_numpy(laws.opening)
     if law.signed:
@@ -135,23 +135,19 @@ def filter_windows(law: HMMParams, windows: Int64[Tensor, "window time"]) -> tup
     require_memory("windows", 8 * len(windows) * (2 * law.initial_MS.shape[1] + 1))
     count, time = windows.shape
     beliefs, totals, order = np.zeros((count, law.initial_MS.shape[1])), np.zeros(count), np.arange(count)
-    _windows(law, windows.contiguous().view(-1).numpy(), order * time, time, order, beliefs, totals=totals)
+    out = Outputs(beliefs, totals=totals, ends=order)
+    _windows(law, windows.contiguous().view(-1).numpy(), order * time, time, out)
     after = torch.from_numpy(beliefs)
     following = law.transition(after)
     return after, following, torch.from_numpy(totals)
 
 
 def _windows(
-    params: HMMParams,
-    symbols: NDArray[np.int64],
-    offsets: NDArray[np.int64],
-    length: int,
-    ends: NDArray[np.int64],
-    beliefs: NDArray[np.float64],
-    laws: NextStepProbs | None = None,
-    ahead: NDArray[np.float64] | None = None,
-    totals: NDArray[np.float64] | None = None,
+    params: HMMParams, symbols: NDArray[np.int64], offsets: NDArray[np.int64], length: int, out: Outputs
 ) -> None:
+    laws, ahead, totals, ends = out[2:6]
+    assert out.beliefs is not None
+    assert ends is not None
     process, group = tables(params), 1
     num_symbols, size = process.first.shape
     opened, openers = process.first, symbols
@@ -162,11 +158,8 @@ def _windows(
         group += 1
     count = np.full(len(ends), length - group + 1)
     work = PackedSequences(symbols, offsets + group - 1, count, np.arange(len(ends)), np.arange(length) == 0)
-    doubtful, beliefs = np.zeros(len(ends), np.bool_), beliefs.reshape(-1, size)
-    grouped = replace(process, first=opened)
-    forward(
-        *(grouped, work, doubtful), beliefs=beliefs, laws=laws, ahead=ahead, totals=totals, ends=ends, openers=openers
-    )
+    doubtful, beliefs = np.zeros(len(ends), np.bool_), out.beliefs.reshape(-1, size)
+    forward(replace(process, first=opened), work, doubtful, out._replace(openers=openers))
     for number in np.flatnonzero(doubtful).tolist():
         window = torch.from_numpy(symbols[offsets[number] : offsets[number] + length])
         terms, row = np.empty(length), int(ends[number])

@@ -5,7 +5,7 @@ import torch
 from numpy.typing import NDArray
 
 from hmmscope.axes import Bool, Float64, Int64, Tensor
-from hmmscope.inference.compiled import SMALLEST, NextStepProbs, filter_underflow_safe, forward_in_products
+from hmmscope.inference.compiled import SMALLEST, NextStepProbs, Outputs, filter_underflow_safe, forward_in_products
 from hmmscope.inference.loop_inputs import FEW_STATES, PackedSequences, Tables, in_blocks, sequences, tables
 from hmmscope.inference.ragged import silent
 from hmmscope.kernels import mixtures, underflow_safe
@@ -109,7 +109,7 @@ def _component(
     probs = NextStepProbs(initial_S.astype(dtype) @ emission_SV, process.step[0] @ emission_SV)
     norms_BT, doubtful = np.ones((batch, time)), np.zeros(len(work.rows), np.bool_)
     ahead_BTV = np.zeros((batch, time, emission_SV.shape[1]), dtype)
-    forward_in_products(process, work, doubtful, norms=norms_BT, laws=probs, ahead=ahead_BTV)
+    forward_in_products(process, work, doubtful, Outputs(norms=norms_BT, laws=probs, ahead=ahead_BTV))
     with np.errstate(divide="ignore"):
         logs_BT = np.log(norms_BT)
     for row, length in zip(work.rows[doubtful].tolist(), work.lengths[doubtful].tolist(), strict=True):
