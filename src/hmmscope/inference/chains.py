@@ -142,8 +142,8 @@ def matching(agreement: Array, orders: NDArray[np.int64] | None = None) -> NDArr
 
 
 def relabelled(values: Array, own: NDArray[np.int64], axes: int) -> Array:
-    found = values
-    for axis in range(axes):
-        order = own.reshape(*own.shape[:2], *[1] * axis, own.shape[2], *[1] * (values.ndim - 3 - axis))
-        found = np.take_along_axis(found, np.broadcast_to(order, values.shape), axis=2 + axis)
-    return found
+    """Permute the first `axes` state axes of arrays (..., state, ...) by the permutations `own` (..., state)."""
+    for axis in range(own.ndim - 1, own.ndim - 1 + axes):
+        order = np.expand_dims(own, [other for other in range(own.ndim - 1, values.ndim) if other != axis])
+        values = np.take_along_axis(values, order, axis)
+    return values

@@ -10,6 +10,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from hmmscope.inference.chains import relabelled
 from hmmscope.inference.constrained_laws import ConstrainedRows, symmetries
 from hmmscope.inference.count_mixtures import Array, CountMixture, Rows, repeated
 from hmmscope.inference.em import Model, can_run_side_by_side
@@ -283,9 +284,8 @@ class AnnealedSampler(Shown):
         return labelled_as(self.emissions, rows, self.fit, self.orders)
 
     def _labelled(self, rows: Rows, counts: Rows) -> Rows:
-        order, (initial, moves, rest) = labels(self.emissions, rows, self.fit, self.orders), counts
-        moves = np.take_along_axis(np.take_along_axis(moves, order[:, :, None], 1), order[:, None], 2)
-        return np.take_along_axis(initial, order, 1), moves, np.take_along_axis(rest, order[:, :, None], 1)
+        order = labels(self.emissions, rows, self.fit, self.orders)
+        return tuple(relabelled(part, order, axes) for part, axes in zip(counts, (1, 2, 1), strict=True))
 
     def _report(self) -> None:
         said = f"estimating the evidence for {self.fit[0].shape[1]} states"
