@@ -1,8 +1,10 @@
 """Hooks inside user modules: attention, and layers of recurrent modules."""
 
+import inspect
 import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -105,10 +107,10 @@ class FunctionInterceptor(TorchFunctionMode):
         if func is F.scaled_dot_product_attention:
             return _plainly(here, *args, **options)
         if func is F.multi_head_attention_forward:
-            plain = _heads(here, *args, **options)
+            plain = _heads(here, inspect.signature(func).bind(*args, **options))
             return func(*args, **options) if plain is None else plain
         if func in _RECURRENT and len(args) == 9 and args[4] > 1 and not args[7]:
-            return _layer_by_layer(here, func, *args)
+            return _layer_by_layer(here, func, args)
         return func(*args, **options)
 
 
@@ -137,42 +139,20 @@ def _plainly(
     return here.mixed(mixed) if mixed.ndim == 4 else mixed
 
 
-def _heads(
-    here: ModuleHooks,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    width: int,
-    num_heads: int,
-    in_weight: Tensor | None,
-    in_bias: Tensor | None,
-    bias_k: Tensor | None,
-    bias_v: Tensor | None,
-    add_zero_attn: bool,
-    dropout_p: float,
-    out_weight: Tensor,
-    out_bias: Tensor | None,
-    training: bool = True,
-    key_padding_mask: Tensor | None = None,
-    need_weights: bool = True,
-    attn_mask: Tensor | None = None,
-    use_separate_proj_weight: bool = False,
-    average_attn_weights: bool = True,
-    is_causal: bool = False,
-    **others: Any,
-) -> tuple[Tensor, Tensor | None] | None:
-    more = bias_k is not None or bias_v is not None or add_zero_attn or use_separate_proj_weight
-    if more or in_weight is None or query.ndim != 3 or key.shape != query.shape:
+def _heads(here: ModuleHooks, bound: inspect.BoundArguments) -> tuple[Tensor, Tensor | None] | None:
+    bound.apply_defaults()
+    own = SimpleNamespace(**bound.arguments)
+    query, num_heads, padding, mask = own.query, own.num_heads, own.key_padding_mask, own.attn_mask
+    more = own.bias_k is not None or own.bias_v is not None or own.add_zero_attn or own.use_separate_proj_weight
+    if more or own.in_proj_weight is None or query.ndim != 3 or own.key.shape != query.shape:
         return None
     time, batch = query.shape[:2]
-    biases = [None] * 3 if in_bias is None else in_bias.chunk(3)
-    parts = zip((query, key, value), in_weight.chunk(3), biases, strict=True)
+    biases = [None] * 3 if own.in_proj_bias is None else own.in_proj_bias.chunk(3)
+    parts = zip((query, own.key, own.value), own.in_proj_weight.chunk(3), biases, strict=True)
     q, k, v = (F.linear(x, weight, bias).unflatten(2, (num_heads, -1)).permute(1, 2, 0, 3) for x, weight, bias in parts)
-    mask = attn_mask
     if mask is not None and mask.ndim == 3:
         mask = mask.view(batch, num_heads, time, time)
-    padding = None if key_padding_mask is None else key_padding_mask[:, None, None]
-    given = [one for one in (mask, padding) if one is not None]
+    given = [one for one in (mask, None if padding is None else padding[:, None, None]) if one is not None]
     for number, one in enumerate(given):  # in torch, True forbids attention
         added = q.new_zeros(one.shape).masked_fill(one, -torch.inf) if one.dtype == torch.bool else one
         mask = added if number == 0 or mask is None else mask + added
@@ -186,25 +166,14 @@ def _heads(
         def mixed(self, mixed: Tensor) -> Tensor:
             return here.mixed(mixed)
 
-    rate = dropout_p if training else 0.0
-    mixed = _plainly(Kept(), q, k, v, mask, rate, is_causal and mask is None)
-    out = F.linear(mixed.permute(2, 0, 1, 3).flatten(2), out_weight, out_bias)
-    return out, None if not need_weights else seen[0].mean(1) if average_attn_weights else seen[0]
+    rate = own.dropout_p if own.training else 0.0
+    mixed = _plainly(Kept(), q, k, v, mask, rate, own.is_causal and mask is None)
+    out = F.linear(mixed.permute(2, 0, 1, 3).flatten(2), own.out_proj_weight, own.out_proj_bias)
+    return out, None if not own.need_weights else seen[0].mean(1) if own.average_attn_weights else seen[0]
 
 
-def _layer_by_layer(
-    here: ModuleHooks,
-    func: Callable[..., Any],
-    x: Tensor,
-    begin: Any,
-    weights: Any,
-    bias: bool,
-    num_layers: int,
-    dropout: float,
-    train: bool,
-    bidirectional: bool,
-    batch_first: bool,
-) -> Any:
+def _layer_by_layer(here: ModuleHooks, func: Callable[..., Any], args: tuple) -> Any:
+    x, begin, weights, bias, num_layers, dropout, train, _, batch_first = args
     states = tuple(begin) if isinstance(begin, tuple | list) else (begin,)
     ends: list[tuple[Tensor, ...]] = []
     each = len(weights) // num_layers

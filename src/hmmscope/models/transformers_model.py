@@ -29,9 +29,8 @@ class TransformersModel(EncodedModel):
     cache stores embedded inputs, which each call processes again.
 
     Args:
-        config: name of the configuration class.
+        name: name of the classes of the configuration (with suffix "Config") and of the layers ("Model").
         fields: fields of the configuration, without the width.
-        body: class name of the layers.
         width: width of the residual stream.
         reads_positions: True if the layers accept position numbers.
         attention: name of the attention module in a layer, if any.
@@ -43,9 +42,8 @@ class TransformersModel(EncodedModel):
 
     def __init__(
         self,
-        config: str,
+        name: str,
         fields: dict[str, Any],
-        body: str,
         *,
         width: int,
         model_io: ModelIO,
@@ -58,10 +56,10 @@ class TransformersModel(EncodedModel):
         library = transformers()
         common = {"vocab_size": 1, "hidden_size": width, "use_cache": False, "tie_word_embeddings": False}
         ends = {"pad_token_id": None, "bos_token_id": None, "eos_token_id": None}
-        settings = getattr(library, config)(**common, **ends, **fields)
+        settings = getattr(library, f"{name}Config")(**common, **ends, **fields)
         initialise(self, generator, num_residual_writes=1)  # the embedding
         with _lent(generator):
-            layers = getattr(library, body)(settings)
+            layers = getattr(library, f"{name}Model")(settings)
         layers.set_input_embeddings(nn.Identity())  # inputs are vectors
         _initialise_layers(layers, generator)
         inside = layers.blocks if hasattr(layers, "blocks") else layers.layers

@@ -1,6 +1,7 @@
 """Architectures of the package transformers."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -39,9 +40,7 @@ class MambaSpec:
             "expand": self.expand,
             "conv_kernel": self.kernel_size,
         }
-        return TransformersModel(
-            "MambaConfig", fields, "MambaModel", width=self.width, model_io=model_io, generator=generator
-        )
+        return TransformersModel("Mamba", fields, width=self.width, model_io=model_io, generator=generator)
 
 
 @registry.model("mamba2")
@@ -83,9 +82,7 @@ class Mamba2Spec:
             "conv_kernel": self.kernel_size,
             "chunk_size": self.chunk_length,
         }
-        return TransformersModel(
-            "Mamba2Config", fields, "Mamba2Model", width=self.width, model_io=model_io, generator=generator
-        )
+        return TransformersModel("Mamba2", fields, width=self.width, model_io=model_io, generator=generator)
 
 
 @registry.model("xlstm")
@@ -115,9 +112,7 @@ class XLSTMSpec:
             "mode": "inference",  # other modes need multiples of a chunk; gradients are equal
             "autocast_kernel_dtype": "float32",
         }
-        return TransformersModel(
-            "xLSTMConfig", fields, "xLSTMModel", width=self.width, model_io=model_io, generator=generator
-        )
+        return TransformersModel("xLSTM", fields, width=self.width, model_io=model_io, generator=generator)
 
 
 @registry.model("rwkv")
@@ -147,9 +142,7 @@ class RWKVSpec:
             "context_length": max(1024, model_io.max_length or 0),
             "rescale_every": 0,  # otherwise weights change with the training mode
         }
-        return TransformersModel(
-            "RwkvConfig", fields, "RwkvModel", width=self.width, model_io=model_io, generator=generator
-        )
+        return TransformersModel("Rwkv", fields, width=self.width, model_io=model_io, generator=generator)
 
 
 @registry.model("gated-deltanet")
@@ -193,9 +186,9 @@ class GatedDeltaNetSpec:
             "linear_num_key_heads": self.num_heads,
             "linear_num_value_heads": self.num_heads,
         }
-        name = ("Qwen3_5TextConfig", fields, "Qwen3_5TextModel")
+        io: dict[str, Any] = {"model_io": model_io, "generator": generator}
         options = {"chunk_size": self.chunk_length}
-        return TransformersModel(*name, width=self.width, model_io=model_io, generator=generator, options=options)
+        return TransformersModel("Qwen3_5Text", fields, width=self.width, options=options, **io)
 
 
 @registry.model("llama")
@@ -230,6 +223,5 @@ class LlamaSpec:
             "max_position_embeddings": max(2048, model_io.max_length or 0),
             "attn_implementation": "sdpa",
         }
-        name = ("LlamaConfig", fields, "LlamaModel")
-        placed = {"reads_positions": True, "attention": "self_attn"}
-        return TransformersModel(*name, width=self.width, model_io=model_io, generator=generator, **placed)  # type: ignore[arg-type]
+        io: dict[str, Any] = {"model_io": model_io, "generator": generator}
+        return TransformersModel("Llama", fields, width=self.width, reads_positions=True, attention="self_attn", **io)
