@@ -159,7 +159,7 @@ IN_INFERENCE = (
         "inference/ragged.py",
         "if bool(inside_BT.all()):",
         "if True:",
-        ("inference/test_scan.py::test_scan_equals_loop",),
+        ("inference/test_filtering.py::test_a_column_with_the_lengths_of_its_sequences",),
     ),
     Fault(
         "a mixture predicts from beliefs not moved on",
@@ -191,27 +191,6 @@ IN_INFERENCE = (
         "in zip(work.rows[doubtful].tolist(), work.lengths[doubtful].tolist(), strict=True):",
         "in ():",
         ("inference/test_fast.py::test_what_vanishes_is_not_impossible",),
-    ),
-    Fault(
-        "wrong first element of a scan",
-        "inference/scan.py",
-        "= single[0], odd_part, even_part",
-        "= single[-1], odd_part, even_part",
-        ("inference/test_scan.py::test_scan_equals_loop",),
-    ),
-    Fault(
-        "scales lost in the products of a scan",
-        "inference/scan.py",
-        "weights = one[0].log() + two[1][..., None, :]",
-        "weights = one[0].log() + 0 * two[1].clamp_min(-1.0)[..., None, :]",
-        ("inference/test_scan.py::test_scan_equals_loop",),
-    ),
-    Fault(
-        "what vanishes in the products of a scan is not noticed",
-        "inference/scan.py",
-        "return rows, log_scale, one[2] | two[2] | tiny | lost",
-        "return rows, log_scale, one[2] | two[2]",
-        ("inference/test_scan.py::test_what_vanishes_in_products_goes_the_sequential_way",),
     ),
     Fault(
         "smoothing across restarts",

@@ -92,7 +92,6 @@ SUITES = {
         ("inference/test_filtering.py", "inference/test_smoothing.py", "inference/test_paths.py"),
         ("-k", "enumerat"),
     ),
-    "scans": Suite("G12", "parallel scan compared with the loop, in float64", ("inference/test_scan.py",)),
     "impossible": Suite(
         "G13", "impossible prefixes, through every filter", ("inference",), ("-k", "impossible or vanish or dead")
     ),

@@ -18,7 +18,6 @@ from hmmscope.inference.device import log_likelihood_there, mixture_predictions_
 from hmmscope.inference.fast import belief_states
 from hmmscope.inference.forward import forward_steps
 from hmmscope.inference.loop_inputs import over_lanes
-from hmmscope.inference.scan import scan_beliefs
 from hmmscope.inference.smoothing import smooth_pairs
 from hmmscope.processes.params import seeing
 from inference_cases import close_logs, per_token_logs, planted_hmm, random_mixture
@@ -70,11 +69,9 @@ def test_the_filter_is_that_of_all_completions(seed):
     last = [sum(joint([*seen, v]).values(), Fraction(0)) / (prefix[-1] or 1) for v in range(hmm.num_symbols)]
     mask, tokens = torch.tensor(starts), encoded(seen)
     found = hs.filter_beliefs(hmm, tokens, reset_mask=mask)
-    scanned = scan_beliefs(hmm, tokens, reset_mask=mask)
-    for one in (found, scanned):
-        close(one.beliefs[0], floats(belief))
-        close_logs(one.log_likelihood_terms[0], per_token_logs(prefix))
-        close(one.next_observation[0, -1], floats(last))
+    close(found.beliefs[0], floats(belief))
+    close_logs(found.log_likelihood_terms[0], per_token_logs(prefix))
+    close(found.next_observation[0, -1], floats(last))
     close(belief_states(hmm, tokens, reset_mask=mask)[0], floats(belief))
     with over_lanes():
         torch.testing.assert_close(

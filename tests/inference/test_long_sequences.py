@@ -12,7 +12,6 @@ import pytest
 import torch
 
 import hmmscope as hs
-from hmmscope.inference.scan import scan_beliefs
 from hmmscope.processes.integer_rows import integer_weights
 
 LONG, LONGER = 10**5, 10**6
@@ -112,13 +111,8 @@ def test_hundred_thousand_observations(family: str, dtype: torch.dtype) -> None:
 @pytest.mark.drawn(2)
 @pytest.mark.parametrize("family", FAMILIES)
 def test_other_roads(family: str) -> None:
-    """The scan over 10^5 steps, and the sequential filter and the mixture's running sums over the first 5000.
-
-    Where states are left for ever, or a phase is found, beliefs vanish, and the scan gives these to the sequential filter.
-    """
+    """The filter and the mixture's running sums over the first 5000."""
     hmm, short = process(family), LONG // 20
-    scanned = short if family in ("left-right", "periodic") else LONG
-    assert error(scan_beliefs(hmm, sequence(family, scanned)).log_likelihood, reference(family, scanned)) < 1e-12
     observations, expected = sequence(family, short), reference(family, short)
     assert error(hs.filter_beliefs(hmm, observations).log_likelihood, expected) < 1e-12
     for dtype, budget in BUDGET.items():
@@ -137,7 +131,7 @@ def test_many_states(dtype: torch.dtype) -> None:
 
 def test_a_float32_sum_is_outside_the_budget() -> None:
     """What the budget is there to catch."""
-    terms = scan_beliefs(process("mixing"), sequence("mixing", LONG)).log_likelihood_terms[0]
+    terms = hs.filter_beliefs(process("mixing"), sequence("mixing", LONG)).log_likelihood_terms[0]
     running = torch.from_numpy(np.cumsum(terms.numpy().astype(np.float32), dtype=np.float32))[-1]
     assert error(running, reference("mixing", LONG)) > BUDGET[torch.float32]
     assert error(terms.sum(), reference("mixing", LONG)) < BUDGET[torch.float64]
@@ -160,5 +154,4 @@ def test_a_million_observations(family: str) -> None:
         split = error(hs.log_likelihood(split_states(hmm, 8), observations, dtype=dtype), expected)
         print(f"{family}, {dtype}: relative error {measured:.1e}, {split:.1e} with 24 states")
         assert max(measured, split) < budget
-    assert error(scan_beliefs(hmm, observations).log_likelihood, expected) < 1e-12
     assert error(hs.filter_beliefs(hmm, observations).log_likelihood, expected) < 1e-12
