@@ -61,8 +61,6 @@ def runs(page: Path, server: subprocess.Popen, tmp_path: Path) -> None:
     """AssertionError, with what was printed, unless the examples of a page print what stands there."""
     folder = tmp_path / "empty"
     folder.mkdir()
-    assert server.stdin is not None
-    assert server.stdout is not None
     server.stdin.write(f"{page}\n{folder}\n")
     server.stdin.flush()
     assert server.stdout.readline() == "0\n", folder.with_suffix(".log").read_text()[-4000:]

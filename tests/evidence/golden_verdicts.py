@@ -341,7 +341,6 @@ def keep(experiment: str, names: Iterable[str]) -> None:
 def raise_version(claim: Claim) -> None:
     """Write the next version into the record of a claim."""
     folder = folder_of(claim.measure.__module__)
-    assert folder is not None
     path = folder / f"{claim.experiment}.toml"
     head = re.escape(claim.name)
     text, count = re.subn(

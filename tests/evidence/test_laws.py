@@ -42,10 +42,7 @@ def test_the_union_of_both_forms_covers_what_was_planted(form: str, ceiling: flo
     for seed in range(20):
         points, mean = planted(form, seed, ceiling=ceiling)
         law = ScalingLaw.of(points)
-        assert law is not None
         effect = law.effect(FAR, "doublings")
-        assert effect.low is not None
-        assert effect.high is not None
         covered += effect.low <= mean(FAR) <= effect.high
         width += (effect.high - effect.low) / 20
     assert covered >= 17
@@ -60,9 +57,6 @@ def test_a_form_that_the_budgets_refute_says_nothing_of_others() -> None:
         ScalingLaw.of([point for point in points if point.x < 18]),
         ScalingLaw.of(planted("straight", 0)[0]),
     )
-    assert law is not None
-    assert few is not None
-    assert straight is not None
     assert list(law.forms) == ["saturating"]
     assert law.mean_at(FAR)["saturating"].low <= mean(FAR) <= law.mean_at(FAR)["saturating"].high
     assert list(few.forms) == list(straight.forms) == ["straight", "saturating"]
@@ -71,7 +65,6 @@ def test_a_form_that_the_budgets_refute_says_nothing_of_others() -> None:
 def test_without_noise_a_line_is_found_and_goes_on() -> None:
     points = [ScalingLaw.BudgetPoint(float(x), i, 0.5 * x + i) for i in range(3) for x in range(4)]
     law = ScalingLaw.of(points)
-    assert law is not None
     assert law.mean_at(10.0)["straight"] == pytest.approx((6.0, 6.0, 6.0), abs=1e-6)
     assert law.next_at(10.0, 2)["straight"] == pytest.approx((7.0, 7.0, 7.0), abs=1e-6)
     assert ScalingLaw.last_doubling(points) == {0: 0.5, 1: 0.5, 2: 0.5}
@@ -82,8 +75,6 @@ def test_what_a_ceiling_hides_is_known_to_be_above_it() -> None:
     points, mean = planted("straight", 1, ceiling=4.0, spread=0.02)
     assert sum(point.hidden for point in points) > 10
     law, cut = (ScalingLaw.of(chosen) for chosen in (points, [point._replace(hidden=False) for point in points]))
-    assert law is not None
-    assert cut is not None
     assert law.mean_at(25.0)["straight"].value == pytest.approx(mean(25.0), abs=0.25)
     assert cut.effect(25.0, "").high < mean(25.0) - 0.25
 
@@ -91,11 +82,9 @@ def test_what_a_ceiling_hides_is_known_to_be_above_it() -> None:
 def test_the_largest_budget_tests_the_law_of_the_others() -> None:
     points, _ = planted("straight", 2)
     found = ScalingLaw.held_out(points)
-    assert found is not None
     assert (found.covered, found.instances) == (5, 5)
     jumped = [point._replace(y=point.y + 2) if point.x == 21 else point for point in points]
     broken = ScalingLaw.held_out(jumped)
-    assert broken is not None
     assert broken.covered == 0
 
 

@@ -85,25 +85,20 @@ RISES = {0: (0.1, 0.5), 1: (0.1, 0.52), 2: (0.1, 0.49)}
 )
 def test_verdicts(rising: Claim, tmp_path: Path, values: dict, verdict: str) -> None:
     (entry,) = ledger([folder(tmp_path / "run", values, created="2026-11-21")])
-    assert entry.finding is not None
     assert (entry.finding.verdict, entry.scale, entry.seeds) == (verdict, "small", len(values))
     assert entry.created == "2026-11-21"
 
 
 def test_what_an_open_claim_says(rising: Claim, tmp_path: Path) -> None:
     (open_,) = ledger([folder(tmp_path / "open", {0: (0.1, 0.5), 1: (0.1, 0.2), 2: (0.1, 0.25)})])
-    assert open_.finding is not None
-    assert open_.finding.seeds_needed is not None
     assert open_.finding.seeds_needed > 3
     (closed,) = ledger([folder(tmp_path / "closed", {0: (0.9, 0.5), 1: (0.9, 0.52)})])
-    assert closed.finding is not None
     assert closed.finding.text.startswith("Undecided: it allows an effect of at most 0.1 (required: 0.2). ")
 
 
 def test_the_smallest_scale_has_no_verdicts(rising: Claim, tmp_path: Path) -> None:
     """What was hardly trained neither bears a claim out nor refutes it, and no number of it is kept."""
     (entry,) = ledger([folder(tmp_path / "smoke", RISES, scale="smoke")])
-    assert entry.finding is not None
     found = entry.finding.to_data()
     assert (found["verdict"], found["text"][:22]) == ("not tested", "Undecided: scale smoke")
     assert not {"value", "low", "high", "p", "q", "gates"} & found.keys()
@@ -236,7 +231,6 @@ def test_an_experiment_that_goes_on_is_judged_by_whole_seeds_and_after_finished_
     assert [entry.scale for entry in ledger([small, begun])] == ["small"]
     (alone,) = ledger([begun])
     assert alone.exploratory == f"only 2 of {len(seeds)} seeds are complete"
-    assert alone.finding is not None
     assert alone.finding.num_seeds == 2
 
 
@@ -247,8 +241,6 @@ def test_largest_scale_counts_and_q_is_over_the_ledger(rising: Claim, tmp_path: 
     assert (entry.folder, entry.finding.verdict) == ("medium", "not reproduced")  # type: ignore[union-attr]
     again = folder(tmp_path / "again", {0: (0.1, 0.5), 1: (0.1, 0.6), 2: (0.1, 0.55)})
     first, second = (found.finding for found in ledger([small, again]))
-    assert first is not None
-    assert second is not None
     assert first.p < second.p  # type: ignore[operator]
     assert first.q == pytest.approx(min(2 * first.p, second.p))  # type: ignore[operator]
     assert second.q == pytest.approx(second.p)
@@ -274,11 +266,9 @@ def test_one_seed_at_a_larger_scale_counts_only_where_there_are_not_several(risi
 def test_verdicts_that_this_code_sealed_are_taken_as_they_are(rising: Claim, tmp_path: Path) -> None:
     run = folder(tmp_path / "run", RISES)
     (judged,) = ledger([run])
-    assert judged.finding is not None
     store.write_json(run / "findings.json", [judged.finding.to_data() | {"text": "As sealed."}])
     seals.write_seal(run, "experiment", {"measured_by": {"source_sha256": "this"}})
     (taken,) = ledger([run], [recorded_claim(rising)], "this")
-    assert taken.finding is not None
     assert (taken.finding.text, taken.sealed) == ("As sealed.", True)
     assert taken.row() | {"sealed": False} == judged.row() | {"text": "As sealed."}
     for known, source in (
@@ -287,7 +277,6 @@ def test_verdicts_that_this_code_sealed_are_taken_as_they_are(rising: Claim, tmp
         ([replace(recorded_claim(rising), name="more")], "this"),
     ):
         (again,) = ledger([run], known, source)
-        assert again.finding is not None
         assert again.finding.text == judged.finding.text
     store.write_json(run / "findings.json", [judged.finding.to_data() | {"verdict": "not reproduced"}])
     with pytest.raises(DamagedError, match=r"findings\.json"):

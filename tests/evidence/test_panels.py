@@ -20,18 +20,15 @@ def test_a_heat_map_has_the_mean_of_each_cell_and_none_where_there_are_no_rows()
 def test_a_curve_is_sorted_and_has_means_over_seeds_with_their_ends() -> None:
     rows = Rows({"seed": seed, "x": x, "value": x + 0.5 * seed} for seed in (0, 1, 2) for x in (3, 1))
     found = curve(rows, "x", "mine", "model")
-    assert found is not None
     assert (found.x, found.role) == ((1, 3), "model")
     assert found.y == pytest.approx((1.5, 3.5))
     assert found.low is not None
     assert found.high is not None
     assert all(low < y < high for low, y, high in zip(found.low, found.y, found.high, strict=True))
     bare = curve(rows, "x", "mine", bands=False)
-    assert bare is not None
     assert (bare.low, bare.high) == (None, None)
     assert curve(Rows([{"seed": 0, "x": 1, "value": None}]), "x", "none") is None
     own = curve(Rows([{"x": 2, "value": 1.0}, {"x": 1, "value": None}]), "x", "own", pool=False)
-    assert own is not None
     assert (own.x, own.y, own.low) == ((2,), (1.0,), None)
 
 

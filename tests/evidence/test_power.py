@@ -19,13 +19,10 @@ QUIET, LOUD = {"": Effect.pooled([1.0, 1.01, 0.99, 1.0, 1.0])}, {"": Effect.pool
 
 def test_a_rule_says_so_only_where_the_spread_lets_it() -> None:
     able, unable = (power_of(Above(0, smallest_effect=0.1), effects) for effects in (QUIET, LOUD))
-    assert able is not None
-    assert unable is not None
     assert (able.power, able.denied) == (1.0, 0.0)
     assert able.confirmed == 0.0
     assert unable.power < 0.1
     without_room = power_of(Within(0.001), QUIET)  # narrower than its interval
-    assert without_room is not None
     assert without_room.power < 0.5
     assert power_of(Above(), QUIET) is None  # nothing says how large an effect is
     assert power_of(Above(), QUIET, effect_if_true=0.5) is None  # nor how small one is none
@@ -36,12 +33,10 @@ def test_the_share_is_that_of_students_law() -> None:
     """An effect at the bound is above it in one of forty experiments, whatever the spread and the number of seeds."""
     for values in ([0.3, 0.1, 0.2], [5.0, -3.0, 8.0, 1.0, 0.0], [0.1 * k for k in range(12)]):
         found = power_of(Above(0.0), {"": Effect.pooled(values)}, effect_if_true=0.0, effect_if_false=0.0)
-        assert found is not None
         assert found.power == found.confirmed == pytest.approx(0.025, abs=0.015)
         assert found.denied == pytest.approx(0.025, abs=0.015)
     samples = Effect.pooled([0.0, 1e-9, 0.0], resolution=0.2)  # the law of the samples counts
     found = power_of(Above(0.0), {"": samples}, effect_if_true=0.0, effect_if_false=0.0)
-    assert found is not None
     assert found.power == pytest.approx(0.025, abs=0.015)
 
 
@@ -49,7 +44,6 @@ def test_a_spread_of_few_seeds_counts_as_what_it_is_known_to_be() -> None:
     """The power at a spread that three seeds show is nearer to one half than at the same spread of many seeds."""
     three = Effect.pooled([-1.0, 0.0, 1.0])
     many = Effect.pooled([3.37 * x for x in (-1.5, -1.0, -0.5, -0.3, 0.0, 0.3, 0.5, 1.0, 1.5, -1.2, 1.2, 0.0)])
-    assert three.error is not None
     assert many.error is not None
     assert many.error == pytest.approx(three.error * 1.6, rel=0.1)
     errors = (many.error, three.error)
@@ -57,8 +51,6 @@ def test_a_spread_of_few_seeds_counts_as_what_it_is_known_to_be() -> None:
         power_of(Above(0.0), {"": one}, effect_if_true=6 * error, effect_if_false=0.0)
         for one, error in zip((many, three), errors, strict=True)
     )
-    assert sure is not None
-    assert doubtful is not None
     assert sure.power > 0.97
     assert doubtful.power < 0.9
 
@@ -66,8 +58,6 @@ def test_a_spread_of_few_seeds_counts_as_what_it_is_known_to_be() -> None:
 def test_several_effects_must_all_bear_it_out() -> None:
     effect = Effect.pooled([0.1, 0.2, 0.15, 0.18, 0.12])
     one, both = (power_of(Above(0, smallest_effect=0.1), dict.fromkeys(names, effect)) for names in ("a", "abc"))
-    assert one is not None
-    assert both is not None
     assert both.power < one.power
     assert both.confirmed < one.confirmed
 
@@ -75,7 +65,6 @@ def test_several_effects_must_all_bear_it_out() -> None:
 def test_universal_rules_need_enough_instances() -> None:
     enough, few = (power_of(Always(0.9), {"": Effect.share([True] * count)}) for count in (36, 20))
     assert enough == (1.0, 0.0, pytest.approx(0.9**36))
-    assert few is not None
     assert few.power == 0.0
 
 
@@ -94,7 +83,6 @@ def test_targets() -> None:
 def test_a_prediction_holds_the_printed_number_in_nineteen_of_twenty() -> None:
     narrow = {"": Effect.predicted([1.5, 1.501, 1.499, 1.5, 1.5, 1.501])}
     found = power_of(Printed(1.5, 0.05), narrow)
-    assert found is not None
     assert found.power == pytest.approx(0.95, abs=0.02)
     assert found.confirmed == 0.0
 
@@ -105,7 +93,6 @@ def test_each_direction_is_asked_for_its_own_error() -> None:
     large, contrary = ({"": Effect.pooled([s + x for x in (0.0, 0.1, -0.1, 0.05, -0.05)])} for s in (2.0, -2.0))
     known = {"effect_if_true": None, "effect_if_false": None, "least": 0.5}
     gate, power, verdict = powered(rule, large, "reproduced", **known)  # type: ignore[arg-type]
-    assert power is not None
     assert power.power < 0.5
     assert (gate.is_open, verdict) == (True, "reproduced in sign")
     assert gate.text.startswith("the power is low: the rule confirms the expected effect in 0.")
@@ -118,7 +105,6 @@ def test_each_direction_is_asked_for_its_own_error() -> None:
     assert "does not confirm the sign, or needs more seeds" in gate.text
     several = {str(k): Effect.pooled([9.0, -7.0, 4.0]) for k in range(9)}  # the worst of many is often denied
     gate, power, _ = powered(rule, several, "not reproduced", **known)  # type: ignore[arg-type]
-    assert power is not None
     assert power.denied > 0.05
     assert not gate.is_open
 
@@ -192,6 +178,5 @@ def test_every_rule_can_come_out_both_ways(claim: Claim) -> None:
     values = [spread * x for x in (-1.2, -0.4, 0.0, 0.5, 1.1)]
     made = Effect.predicted(values) if isinstance(rule, Printed) else Effect.pooled(values)
     found = power_of(rule, {"": made}, present, claim.effect_if_false)
-    assert found is not None
     assert found.power >= power.PLANNED, found
     assert max(found.denied, found.confirmed) <= power.MOST_FALSE, found

@@ -24,7 +24,6 @@ def test_an_estimate_has_the_error_of_its_row_or_of_its_interval() -> None:
     assert found[2] == EstimateWithError(3.0, 0.0)
     assert found[3] is None
     effect = rows.effect(unit="nats")
-    assert effect is not None
     assert (effect.value, effect.num_seeds, effect.num_missing, effect.unit) == (pytest.approx(2.0), 3, 1, "nats")
 
 
@@ -36,11 +35,8 @@ def test_several_rows_of_a_seed_are_averaged() -> None:
 def test_noise_of_the_samples_counts_where_seeds_agree() -> None:
     rows = Rows({"seed": seed, "value": 1.0, "error": 0.3} for seed in range(3))
     effect = rows.effect()
-    assert effect is not None
-    assert effect.high is not None
     assert effect.high - 1 == pytest.approx(quantile(0) * 0.3 / math.sqrt(3))
     exact = Rows({"seed": seed, "value": 1.0} for seed in range(3)).effect()
-    assert exact is not None
     assert exact.low is None
 
 
@@ -50,7 +46,6 @@ def test_differences_are_of_the_same_seed() -> None:
     found = one.estimates() - other.estimates()
     assert found == {0: None, 1: EstimateWithError(1.0, 0.5), 2: EstimateWithError(1.0, 0.5)}
     effect = one.less(other)
-    assert effect is not None
     assert (effect.value, effect.num_seeds, effect.num_missing) == (1.0, 2, 1)
     assert one.less(Rows()) is None
     assert Rows().effect() is None

@@ -27,7 +27,6 @@ def claim_of(rule: Rule, **more: object) -> Claim:
     def measure(tables: Tables, numbers: object = None) -> Measurement:
         scale = {0.05: 0.1}.get(getattr(numbers, "rate", 0.1), 1.0) if numbers else 1.0
         effect = tables["rows"].effect()
-        assert effect is not None
         return Measurement(
             Effect(**{**vars(effect), "value": scale * effect.value, "low": scale * (effect.low or 0)}), "So."
         )

@@ -98,7 +98,6 @@ def test_mirror_of_reproduced_is_not_reproduced(matters: float) -> None:
 def test_how_many_seeds_would_decide() -> None:
     found = Effect.pooled([0.1, 0.9, 0.2])
     count = Above().seeds_needed(found)
-    assert count is not None
     assert count > 3
     assert Above().verdict(found.with_seeds(count)) == "reproduced"
     assert Above().verdict(found.with_seeds(count - 1)) == "inconclusive"

@@ -39,7 +39,6 @@ def test_every_measurement_has_rows() -> None:
     assert [name for name in EXPERIMENTS if read(name) is None] == []
     for name in EXPERIMENTS:
         kept = read(name)
-        assert kept is not None
         assert kept["version"] == measurement_of(experiment_named(name)).version
         assert any(table["columns"] for table in kept["tables"].values()), name
 
@@ -69,7 +68,6 @@ def test_a_halved_log_likelihood_of_the_filter_is_noticed(monkeypatch: pytest.Mo
         if vars(module).get("filter_beliefs") is exact:
             monkeypatch.setattr(module, "filter_beliefs", halved)
     said = said_of("limits-theorem5.3")
-    assert said is not None
     assert "nats_per_observation" in said
     assert said.endswith("raise the version")
     assert said_of("limits-table1") is None
@@ -77,7 +75,6 @@ def test_a_halved_log_likelihood_of_the_filter_is_noticed(monkeypatch: pytest.Mo
 
 def test_a_version_is_raised_when_and_only_when_rows_change() -> None:
     kept = read("limits-table1")
-    assert kept is not None
     version, now = kept["version"], {**kept["tables"]}
     assert complaint("x", kept, now, version) is None
     said = complaint("x", kept, now, version + 1)
@@ -92,10 +89,8 @@ def test_a_version_is_raised_when_and_only_when_rows_change() -> None:
 
     assert complaint("x", kept, scaled(1 + 1e-8), version) is None
     said = complaint("x", kept, scaled(1 + 1e-5), version)
-    assert said is not None
     assert said.endswith("raise the version")
     said = complaint("x", kept, scaled(1 + 1e-5), version + 1)
-    assert said is not None
     assert said.endswith("keep what it measures")
     assert complaint("x", None, now, version) == "x: is new; keep what it measures"
 

@@ -65,7 +65,6 @@ class Seeded(Experiment):
     def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> MeasuredTables:
         rows = []
         for label, run in runs.items():
-            assert run.summary is not None
             rows.append({"label": label, "own": run.config.seed, "value": sizes["factor"] * run.summary["loss"]})
         return {group: rows}
 
@@ -721,7 +720,6 @@ def test_who_trains_in_this_process_holds_the_lock_of_the_pool(tmp_path: Path, m
     monkeypatch.setattr(run_task, "train", train)
     train_in_pool([config(4)], pool, quiet=True)
     seal = read_seal(pool)
-    assert seal is not None
     assert (seal.kind, list(seal.bound["runs"])) == ("pool", [run_name(config(4))])
 
 

@@ -51,10 +51,8 @@ def start(module: Path) -> subprocess.Popen:
 def test_who_waits_reads_what_the_first_has_kept(module: Path) -> None:
     processes = [start(module), start(module)]
     for process in processes:
-        assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
     for process in processes:
-        assert process.stdin is not None
         process.stdin.write("\n")
         process.stdin.flush()
     said = sorted(process.communicate()[0].split() for process in processes)

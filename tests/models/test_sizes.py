@@ -32,7 +32,6 @@ TINY: dict[str, Any] = {
 
 def parameters(**fields: Any) -> int:
     cost = cost_of(registry.build_spec("model", fields, "model"), PORTS, 128)
-    assert cost is not None
     return cost.parameters
 
 

@@ -259,7 +259,6 @@ def test_vectors_are_padded_with_what_is_missing() -> None:
         (np.stack([VECTORS, VECTORS]), [3, 1], [3, 1]),
     ):
         found, known = as_vectors(given, 2, lengths)
-        assert known is not None
         assert known.tolist() == counts
         assert found[0].tolist() == VECTORS.tolist()
         assert torch.equal(found[1].nan_to_num(-1), torch.tensor([[0.0, 1.0], [-1, -1], [-1, -1]], dtype=torch.float64))

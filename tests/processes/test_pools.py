@@ -172,7 +172,6 @@ def test_only_held_out_pairs_have_a_prior() -> None:
         prior = composed(pool).prior
         assert (prior is None) == (pool != "held-out")
     prior = composed("held-out", 5).prior
-    assert prior is not None
     assert prior.process.digest == composed("all", 5).digest
     assert prior.weight == 13 / 25
     assert composed("held-out").first(3).prior is None
@@ -186,7 +185,6 @@ def test_files_keep_the_prior(ending: str, tmp_path: Path) -> None:
     assert isinstance(again, ComposedCycles)
     assert again.digest == pool.digest
     assert torch.equal(again.pairs_M, pool.pairs_M)
-    assert again.prior is not None
     assert again.prior.process.digest == composed("all", 4, seed=3).digest
     pool.first(2).save(tmp_path / f"few.{ending}")
     assert type(hs.load_process(tmp_path / f"few.{ending}")) is Mixture

@@ -236,10 +236,8 @@ def test_a_recurrent_module_of_ones_own_is_known_by_its_answers() -> None:
         assert len(weights) == 3 + 2 * 4
     biased = Own()
     found = in_browser(biased, CORPUS)
-    assert found is not None
     assert torch.equal(found[1]["head.bias"], biased.head.bias[:2])
     bare = in_browser(Own(nn.GRU, bias=False), CORPUS)
-    assert bare is not None
     assert bare[1]["layers.0.bias_ih_l0"].tolist() == [0] * 15
     assert in_browser(Own(batch_first=False), CORPUS) is not None
     for other in (Own(bidirectional=True), Own(scale=2.0), Own(extra=True), nn.Sequential(nn.Embedding(3, 2))):

@@ -48,7 +48,6 @@ def test_the_fitted_file_reads_others_as_it_was_read(
     assert f"log-density {total} nats" in said
     assert ("3 sequences" in said) == ("--group" in chosen)
     loaded = hs.load_process(model)
-    assert loaded.read_options is not None
     assert loaded.read_options.column == chosen[1]
     assert loaded.replaced().read_options is None  # type: ignore[attr-defined]
 

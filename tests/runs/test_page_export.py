@@ -56,7 +56,6 @@ def test_weights_and_process_are_those_of_the_run(run: Run, data: dict[str, Any]
     np.testing.assert_array_equal(unpacked(data["process"]["labelled"])[0], run.process.labelled)
     assert data["process"]["states"] == ["A", "B", "C"]
     assert data["process"]["symbols"] == ["0", "1", "2"]
-    assert run.summary is not None
     assert data["excess"] == run.summary["excess"]
     assert page_export.live_data(run, run.process)["excess"] is None  # of other HMMs
 

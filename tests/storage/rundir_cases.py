@@ -49,7 +49,6 @@ def run(tmp_path: Path) -> Iterator[RunDir]:
 
 def assert_holds(run: RunDir, step: int) -> None:
     found = run.load_checkpoint()
-    assert found is not None
     assert found[0] == step
     assert found[1].keys() == small_tensors(step).keys()
     for group, named in small_tensors(step).items():
@@ -70,7 +69,6 @@ def assert_damaged(run: RunDir, named: str) -> None:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         found = run.load_checkpoint()
-    assert found is not None
     assert found[0] == 1
     assert len(caught) == 1
     assert "step-000000002" in str(caught[0].message)

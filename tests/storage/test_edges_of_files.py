@@ -202,7 +202,6 @@ def test_a_folder_that_grows_is_sealed_from_its_first_file_on(tmp_path: Path) ->
     seals.keep(tmp_path, ["b"])
     seals.keep(tmp_path, ["a"])
     seal = seals.open_sealed(tmp_path)
-    assert seal is not None
     assert (seal.kind, [*seal.files], seal.bound) == ("kept", ["a", "b"], {})
     assert str(seals.seal_report(tmp_path)) == "3 files, 1 not covered: made"
     seals.cover(tmp_path / "made")

@@ -284,7 +284,6 @@ def test_lock_names_its_owner_and_ends_with_it(run: RunDir) -> None:
     run.unlock()
     command = [sys.executable, str(Path(__file__).with_name("rundir_crash.py")), "hold", str(run.path.parent)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as owner:
-        assert owner.stdout is not None
         assert owner.stdout.readline() == f"{owner.pid}\n"
         for attempt in (run.lock, lambda: RunDir.open(run.path, lock=True)):
             with pytest.raises(RefusedError, match=f"process {owner.pid}"):

@@ -76,12 +76,10 @@ def test_what_is_kept_is_bound_to_what_measured_it(tmp_path: Path, monkeypatch: 
     kept = tmp_path / "papers" / "results" / "small" / "limits-table1"
     keep(tmp_path / "run")
     seal = open_sealed(kept)
-    assert seal is not None
     assert seal.bound == {"measured_by": {"hmmscope": "x"}, "runs": {"a": "b"}}
     remove_seal(tmp_path / "run")  # as while it is at work
     keep(tmp_path / "run")
     seal = open_sealed(kept)
-    assert seal is not None
     assert seal.bound.keys() == {"sealed_by"}
 
 

@@ -452,7 +452,6 @@ def test_one_damaged_seal_is_one_row_and_the_seal_of_the_sweep_stays(tmp_path: P
     rows = run_sweep(more, out, Scripted(out, {}))  # the others go on, and the folder is sealed with what it has
     assert [row["state"] for row in rows] == ["damaged", "done", "done", "done"]
     seal = read_seal(out)
-    assert seal is not None
     assert seal.bound["runs"][points[0].name] is None
     assert cli.main(["check", str(out)]) == 4
 
@@ -462,7 +461,6 @@ def test_a_sweep_is_unsealed_while_it_is_at_work(tmp_path: Path) -> None:
     points, out = expand(RATES), tmp_path / "sweep"
     run_sweep(points, out, Scripted(out, {points[0].name: [2]}), retries=0)
     seal = read_seal(out)
-    assert seal is not None
     assert f"failures/{points[0].name}.json" in seal.files
 
     class Looking(Scripted):
@@ -600,7 +598,6 @@ def test_a_sweep_is_no_pool_and_a_pool_no_sweep(tmp_path: Path) -> None:
         out = tmp_path / str(shared)
         run_sweep(points, out, Scripted(out, {}), shared=shared)
         seal = read_seal(out)
-        assert seal is not None
         assert (seal.kind, len(seal.bound["runs"])) == ("pool" if shared else "sweep", 3)
         with pytest.raises(RefusedError, match=f"contains {other}"):
             run_sweep(points, out, Scripted(out, {}), shared=not shared)
@@ -724,7 +721,6 @@ def test_a_stopped_worker_is_killed_after_its_silence(tmp_path: Path, monkeypatc
     now = time.monotonic()
     monkeypatch.setattr(time, "monotonic", lambda: now + 6)
     outcome = job.poll()
-    assert outcome is not None
     assert (outcome.exit_code, outcome.kind, outcome.final) == (-9, "failed", False)
     assert outcome.reason == "killed after 5 s without progress (heartbeat timeout)"
 

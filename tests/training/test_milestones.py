@@ -172,11 +172,9 @@ def test_a_predictor_is_found_where_it_is() -> None:
 
 def test_crossings_by_hand() -> None:
     found = LevelCrossing.of([0, 1, 4, 16], [-1.0, -1.0, 1.0, 2.0], [0.0, 0.4, 0.0, 0.0])
-    assert found is not None
     assert found.step == pytest.approx(2.0)
     assert found.error == pytest.approx(0.2)
     back = LevelCrossing.of([1, 2, 4, 8], [-1.0, 1.0, -1.0, 3.0])
-    assert back is not None
     assert back.log2_step == pytest.approx(2.25)  # the last time, after which it stays
     assert LevelCrossing.of([1, 2], [1.0, 2.0]) is None
     assert LevelCrossing.of([1, 2], [-1.0, -2.0]) is None
@@ -188,7 +186,6 @@ def test_a_transition_is_between_two_predictors() -> None:
 
     rows = [row(1, "a", 0.0), row(1, "b", 1.0), row(16, "a", 1.0), row(16, "b", 0.0)]
     found = LevelCrossing.between(rows, "a", "b")
-    assert found is not None
     assert found.step == pytest.approx(4.0)
     assert LevelCrossing.between(rows, "b", "a") is None
     with pytest.raises(InputError, match="must contain at least two training steps with a and c"):

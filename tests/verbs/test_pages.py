@@ -144,7 +144,6 @@ def test_a_run_without_its_seal_is_marked_wherever_it_is_read(runs: dict[str, Ru
     path = Path("known")
     seals.remove_seal(path)
     summary = RunDir.open(path).done
-    assert summary is not None
     store.write_json(path / "done.json", summary | {"loss": 0.125})
     assert "there is no file of checksums (seal.json), so these files" in runs["known"].report().read_text()
     for words in (["analyse", "known", "curves"], ["look", "known", "-o", "live.html"]):

@@ -22,7 +22,6 @@ def forge(path: Path, key: str, value: float) -> None:
     (data if isinstance(data, dict) else data[0])[key] = value
     store.write_json(path, data)
     seal = seals.read_seal(path.parent)
-    assert seal is not None
     seals.write_seal(path.parent, seal.kind, seal.bound)
 
 
@@ -70,7 +69,6 @@ def test_a_score_follows_from_the_weights(call: Callable, trained: Path, tmp_pat
     assert (told.code, told.error) == (0, "")
     assert "the recomputed loss" in told.out
     summary = RunDir.open(run).done
-    assert summary is not None
     forge(run / "done.json", "loss", summary["loss"] - 0.1)
     told = call("check", str(run))
     assert told.code == 4

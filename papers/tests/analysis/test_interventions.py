@@ -141,7 +141,6 @@ def test_gradients_flow_through_edits(model: nn.Module) -> None:
     direction = torch.zeros(16, requires_grad=True)
     with intervene(model, {"residual.1": add(direction, positions=2)}):
         model(tokens())[:, -1, 0].sum().backward()
-    assert direction.grad is not None
     assert direction.grad.abs().max() > 0
 
 

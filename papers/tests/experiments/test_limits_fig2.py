@@ -62,7 +62,6 @@ def test_the_rnn_converges_faster() -> None:
     assert faster.verdict == "reproduced"
     # after 800 and until 900 sequences against after 200 and until 300
     assert faster.value == pytest.approx((math.log2(800 / 300) + math.log2(900 / 200)) / 2)
-    assert faster.low is not None
     assert faster.low <= math.log2(800 / 300) + 1e-9  # the evaluations are no finer
     assert verdict(name, curves(lambda n: 0.01, lambda n: 9 if n == 0 else 3)) == "not at this budget"
     assert verdict(name, curves(lambda n: 0.01, lambda n: 4)) == "inconclusive"  # within the same epoch

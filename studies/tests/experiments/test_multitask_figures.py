@@ -121,7 +121,6 @@ def test_counting_that_is_not_tuned_is_no_control() -> None:
 def test_figure_1_without_training() -> None:
     tables = {**tables_1(), **setting()}
     swapped = MultiTaskFig1().without_training(tables)
-    assert swapped is not None
     for name in (*RISES, "multitask-high-accuracy"):
         assert judged(name, swapped).verdict == "not tested"  # no gain over counting
     assert swapped["positions"].where(predictor="model", x=3).effect().value == pytest.approx(0.1)  # type: ignore[union-attr]

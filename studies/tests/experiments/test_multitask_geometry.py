@@ -204,7 +204,6 @@ def test_the_least_certain_process_is_shown() -> None:
 
 def test_geometry_without_training_has_no_gains() -> None:
     swapped = experiment_named("multitask-geometry").without_training(effects())
-    assert swapped is not None
     assert judged("multitask-belief-linear", swapped).value == 0
     assert swapped["effects"].where(quantity="trained").values("value") == [0.3]
     assert len(swapped["effects"]) == len(effects()["effects"])

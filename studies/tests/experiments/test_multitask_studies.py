@@ -66,7 +66,6 @@ def test_exponential_decay_is_told_from_a_power_law() -> None:
     assert "multiplied by 0.44" in found.text
     power = judged(DECAY, decay_tables(lambda seed, k: (0.1 + 0.01 * seed) * k ** -(2.0 + 0.01 * seed)))
     assert power.verdict == "not reproduced"
-    assert power.value is not None
     assert power.value < 0
 
 
@@ -90,10 +89,8 @@ def test_decay_of_a_known_sequence() -> None:
     halves = {k: 3 * 0.5**k for k in (1, 2, 4, 5)}
     assert decay_rate(halves) == pytest.approx(math.log(2))
     rather = exponential_rather(halves)
-    assert rather is not None
     assert rather > 0
     power = exponential_rather({k: k**-1.5 for k in (1, 2, 4, 5)})
-    assert power is not None
     assert power < 0
     assert decay_rate({1: 0.5, 2: 1e-15}) is None
     assert exponential_rather({1: 0.5, 2: 0.2}) is None
@@ -233,7 +230,6 @@ def test_without_training_the_untrained_answers_stand_there(study: str) -> None:
     rows = end_tables("setting", {1: 0.3}, untrained=False)["end"]
     rows += [row | {"predictor": "untrained", "value": 2.0} for row in rows]
     swapped = experiment_named(f"multitask-{study}").without_training({"end": rows})
-    assert swapped is not None
     assert swapped["end"].where(predictor="model").values("value") == [2.0]
     assert len(swapped["end"]) == len(rows)
 
@@ -253,7 +249,6 @@ def phase_tables(gaps: dict[float, float], inference: float = 4.0, retrieval: fl
 def test_the_switch_is_located_between_pools() -> None:
     found = judged("multitask-switch", phase_tables({16.0: 0.0, 64.0: 0.0, 256.0: 0.2, 1024.0: 0.5}))
     assert found.value == pytest.approx(7.0)  # half way, on the logarithm, from 64 to 256
-    assert found.low is not None
     assert found.low < 7.0
     assert "by seed: 128, 128, 128" in found.text
     never = judged("multitask-switch", phase_tables({16.0: 0.0, 64.0: 0.05}))
