@@ -16,18 +16,8 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-LIBRARIES = [
-    "torch",
-    "numba",
-    "scipy.stats",
-    "safetensors.torch",
-    "rich",
-    "yaml",
-    "hypothesis",
-    "beartype",
-    "jaxtyping",
-    "pytest",
-]
+LIBRARIES = ["torch", "numba", "scipy.stats", "safetensors.torch", "rich", "yaml"]
+LIBRARIES += ["hypothesis", "beartype", "jaxtyping", "pytest"]
 
 
 #: No threads in a process that forks.

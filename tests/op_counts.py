@@ -8,19 +8,8 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 _FREE = ("aten::empty", "aten::new_empty", "aten::detach", "aten::_unsafe_view", "profiler::")
-_WAITS = (
-    "item",
-    "tolist",
-    "__bool__",
-    "__int__",
-    "__float__",
-    "__index__",
-    "numpy",
-    "cpu",
-    "nonzero",
-    "equal",
-    "unique",
-)
+_CONVERSIONS = ("__bool__", "__int__", "__float__", "__index__")
+_WAITS = (*_CONVERSIONS, "item", "tolist", "numpy", "cpu", "nonzero", "equal", "unique")
 
 
 class OpCounts(TorchDispatchMode):

@@ -23,23 +23,8 @@ from hmmscope.lab.evidence.verdicts import CONFIRMED, DECIDED, DENIED, OF_QUESTI
 from hmmscope.lab.experiments.experiment import experiment_named
 
 #: Whose sentences claims repeat.
-SOURCES = tuple(
-    f"[{key}] "
-    for key in (
-        *(
-            "Limits",
-            "MultiTask",
-            "Induction",
-            "Beliefs",
-            "Constrained",
-            "Factored",
-            "Quantum",
-            "TaskVectors",
-            "ICL-HMM",
-            "WindTunnels",
-        ),
-    )
-)
+SOURCES = ("[Limits] ", "[MultiTask] ", "[Induction] ", "[Beliefs] ", "[Constrained] ", "[Factored] ")
+SOURCES += ("[Quantum] ", "[TaskVectors] ", "[ICL-HMM] ", "[WindTunnels] ")
 RESULTS = kept_results.RESULTS / "small"
 CLAIMS: list[Claim] = registry.in_order("claim")
 FOLDERS = sorted(path.name for path in RESULTS.iterdir())

@@ -44,7 +44,6 @@ def test_a_spread_of_few_seeds_counts_as_what_it_is_known_to_be() -> None:
     """The power at a spread that three seeds show is nearer to one half than at the same spread of many seeds."""
     three = Effect.pooled([-1.0, 0.0, 1.0])
     many = Effect.pooled([3.37 * x for x in (-1.5, -1.0, -0.5, -0.3, 0.0, 0.3, 0.5, 1.0, 1.5, -1.2, 1.2, 0.0)])
-    assert many.error is not None
     assert many.error == pytest.approx(three.error * 1.6, rel=0.1)
     errors = (many.error, three.error)
     sure, doubtful = (
@@ -144,13 +143,8 @@ def test_laws_are_redrawn_about_another_effect() -> None:
         for k in range(6)
     ]
     law = ScalingLaw.of(points)
-    assert law is not None
     found = [law.resampled(28.0, 4.0, random.Random(seed), "") for seed in range(10)]
-    assert all(one is not None and one.low is not None and one.high is not None for one in found)
-    held = sum(
-        one.low <= 4.0 <= one.high for one in found if one is not None and one.low is not None and one.high is not None
-    )
-    assert held >= 8
+    assert sum(one.low <= 4.0 <= one.high for one in found) >= 8
 
 
 def test_shares_of_redrawn_experiments_are_of_all_that_were_drawn() -> None:

@@ -243,6 +243,11 @@ def test_bad_studies_are_refused(data: hs.SequenceData, tmp_path: Path, capsys: 
     assert "did you mean '--states'" in capsys.readouterr().err
 
 
+#: The least that a study is asked for on the command line.
+SHORT = ["--states", "1", "--restarts", "1", "--iterations", "2"]
+SHORT += ["--order", "1", "--networks", "rnn", "--max_steps", "5"]
+
+
 @pytest.mark.long
 @pytest.mark.drawn(1, of="studies")
 def test_one_long_sequence_goes_through_to_its_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -252,21 +257,7 @@ def test_one_long_sequence_goes_through_to_its_page(tmp_path: Path, capsys: pyte
         "day,sky\n" + "".join(f"{k},{'sun' if rng.random() < 0.7 else 'rain'}\n" for k in range(800))
     )
     line = ["study", str(tmp_path / "w.csv"), "--column", "sky", "--unit", "lines", "--out", str(tmp_path / "w")]
-    line += [
-        "--states",
-        "1",
-        "--restarts",
-        "1",
-        "--iterations",
-        "2",
-        "--order",
-        "1",
-        "--networks",
-        "rnn",
-        "--max_steps",
-        "5",
-    ]
-    assert main(line) == 0
+    assert main(line + SHORT) == 0
     out = capsys.readouterr().out
     assert "w.csv: 800 observations in 50 sequences of 16" in out
     assert "column sky: each line is one symbol" in out
@@ -282,21 +273,7 @@ def test_one_long_sequence_goes_through_to_its_page(tmp_path: Path, capsys: pyte
 def test_one_piece_of_a_test_part_decides_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "a.txt").write_text("abcabbacbabcbb\nacbbabcbaccbab\nbacbabcbabcacb\n")
     line = ["study", str(tmp_path / "a.txt"), "--out", str(tmp_path / "a"), "-q"]
-    line += [
-        "--states",
-        "1",
-        "--restarts",
-        "1",
-        "--iterations",
-        "2",
-        "--order",
-        "1",
-        "--networks",
-        "rnn",
-        "--max_steps",
-        "5",
-    ]
-    assert main(line) == 0
+    assert main(line + SHORT) == 0
     out = capsys.readouterr().out
     assert "* With one test piece it is undecided whether the best network beats the best HMM" in out
     assert "[" not in out

@@ -51,23 +51,8 @@ def test_infer_reads_the_column_of_inputs(tmp_path, capsys):
     (tmp_path / "data.csv").write_text("id,x,u\n" + rows.replace("a,0", "a,", 1))
     data = ["infer", str(tmp_path / "hmm.json"), str(tmp_path / "data.csv")]
     reading = ["--column", "x", "--group", "id", "--missing", ""]
-    assert (
-        main(
-            [
-                *data,
-                *reading,
-                "--inputs",
-                "u",
-                "--viterbi",
-                "--smooth",
-                "--paths",
-                "1",
-                "--out",
-                str(tmp_path / "t.jsonl"),
-            ]
-        )
-        == 0
-    )
+    asked = ["--inputs", "u", "--viterbi", "--smooth", "--paths", "1", "--out"]
+    assert main([*data, *reading, *asked, str(tmp_path / "t.jsonl")]) == 0
     table = [json.loads(line) for line in (tmp_path / "t.jsonl").read_text().splitlines()]
     score = HMM.score(tmp_path / "data.csv", inputs="u", column="x", group="id", missing="")
     assert abs(sum(row["log_likelihood"] for row in table) - score) < 1e-9

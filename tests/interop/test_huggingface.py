@@ -58,7 +58,6 @@ def test_auto_model_gives_the_same_logits_and_streams(name: str, dtype: torch.dt
     assert apart(answer.logits[..., :SYMBOLS], model(inputs)) < within
     assert not answer.logits[..., SYMBOLS:].any()
     ours = streams(model, inputs)
-    assert len(answer.hidden_states) == len(ours)
     assert all(apart(theirs, own) < within for theirs, own in zip(answer.hidden_states, ours, strict=True))
 
 

@@ -130,27 +130,7 @@ def test_fuzzed_yaml(tmp_path: Path) -> None:
     rng = random.Random(7)
     texts = [yaml.safe_dump({kind: section(kind, name) for kind, name in NAMED if kind != "process"}) + "seed: 1\n"]
     texts += ["training: {num_steps: 3, betas: [0.9, 0.95]}\nprocess:\n  name: file\n  path: 'a b'\n", LAUGHS]
-    pieces = [
-        "&a ",
-        "*a",
-        "!!int ",
-        "!",
-        "? ",
-        ": ",
-        "- ",
-        "\t",
-        "[",
-        "]",
-        "{",
-        "}",
-        "|\n",
-        ">",
-        "'",
-        '"',
-        "#",
-        "%",
-        "---",
-    ]
+    pieces = ["&a ", "*a", "!!int ", "!", "? ", ": ", "- ", "\t", *"[]{}", "|\n", *">'\"#%", "---"]
     pieces += ["\x00", "é", "\u2028", "<<: ", "~", "true", "\\", ",", "\r", "\n\n", "@", "`", "..."]
     read_as_data = 0
     for _ in range(1000):

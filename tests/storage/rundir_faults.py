@@ -48,21 +48,9 @@ class Recorder:
         self.log: list[tuple] = []
         self._ids = {root.stat().st_ino: 0}
         self._sizes: dict[int, int] = {}
-        real = {
-            name: getattr(disk, name)
-            for name in (
-                "create",
-                "open_own",
-                "write",
-                "truncate",
-                "fsync",
-                "fsync_dir",
-                "mkdir",
-                "rename",
-                "unlink",
-                "rmdir",
-            )
-        }
+        of_files = ["create", "open_own", "write", "truncate", "fsync", "fsync_dir"]
+        of_names = ["mkdir", "rename", "unlink", "rmdir"]
+        real = {name: getattr(disk, name) for name in of_files + of_names}
 
         def parent(path: Path) -> int:
             return self._ids[os.stat(path.parent).st_ino]

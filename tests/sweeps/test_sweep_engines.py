@@ -121,17 +121,8 @@ def test_ctrl_c_saves_and_leaves_no_worker(tmp_path: Path, capsys: pytest.Captur
     """SIGINT to the whole group, as a terminal sends it; then a part of the grid is gone on with by another engine call."""
     (tmp_path / "grid.yaml").write_text(json.dumps(LONG))
     out, points = tmp_path / "sweep", expand(LONG)
-    command = [
-        sys.executable,
-        "-m",
-        "hmmscope.lab.cli",
-        "sweep",
-        str(tmp_path / "grid.yaml"),
-        "--out",
-        str(out),
-        "--jobs",
-        "2",
-    ]
+    command = [sys.executable, "-m", "hmmscope.lab.cli", "sweep", str(tmp_path / "grid.yaml")]
+    command += ["--out", str(out), "--jobs", "2"]
     driver = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True)
     until(lambda: driver.poll() is not None or all(RunTask(out, p.name).saved() for p in points))
     (server,) = children(driver.pid)

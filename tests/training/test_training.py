@@ -163,18 +163,9 @@ def test_a_training_loads_no_compiler(tmp_path: Path) -> None:
         "import sys; from hmmscope.lab.cli import main; code = main(sys.argv[1:]);"
         "assert code == 0 and 'torch._dynamo' not in sys.modules"
     )
-    words = [
-        "train",
-        "umbrella",
-        "--training.num_steps",
-        "1",
-        "--training.engine",
-        "torch",
-        "--layout.length",
-        "16",
-        "-q",
-    ]
-    done = forking.run(["-c", code, *words, "--out", str(tmp_path / "run")])
+    words = ["train", "umbrella", "--training.num_steps", "1", "--training.engine", "torch"]
+    words += ["--layout.length", "16", "-q", "--out", str(tmp_path / "run")]
+    done = forking.run(["-c", code, *words])
     assert (done.returncode, done.stderr) == (0, "")
 
 

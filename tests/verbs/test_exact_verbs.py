@@ -309,7 +309,6 @@ def test_oracle_reads_what_sample_writes(ending: str, call: Callable) -> None:
     casino = load_process("dishonest-casino")
     exact = hs.filter_beliefs(casino, hs.ProcessDataset(casino, length=9)[0:3].observations)
     said = [line for line in called.out.splitlines() if line.startswith("sequence")]
-    assert len(said) == 3
     for line, log in zip(said, exact.log_likelihood.tolist(), strict=True):
         assert f"log-likelihood {log:.6f} nats" in line
 

@@ -54,17 +54,8 @@ def entered(tmp_path_factory):
     """A model file, and its submission: two tasks, three steps each."""
     folder = tmp_path_factory.mktemp("entered")
     (folder / "mine.py").write_text(MODEL)
-    words = [
-        "benchmark",
-        str(folder / "mine.py"),
-        "--out",
-        str(folder / "out"),
-        "--tasks",
-        ",".join(FEW),
-        "--steps",
-        "3",
-    ]
-    assert main([*words, "-q"]) == 0
+    words = ["benchmark", str(folder / "mine.py"), "--out", str(folder / "out")]
+    assert main([*words, "--tasks", ",".join(FEW), "--steps", "3", "-q"]) == 0
     return folder
 
 
