@@ -28,13 +28,16 @@ import hmmscope as hs
 from hmmscope import registry
 from hmmscope.analysis import calibration, decomposition, initialization, intervals, logistic, similarity
 from hmmscope.analysis.autoregression import AutoRegression
+from hmmscope.analysis.belief_interventions import InterventionOptions, belief_interventions
 from hmmscope.analysis.curves import evaluate
+from hmmscope.analysis.geometry import ExactBeliefs
+from hmmscope.analysis.header import HeaderOptions
 from hmmscope.analysis.learned import learned
 from hmmscope.analysis.ngram_reach import ngram_reach
 from hmmscope.analysis.ngrams import TunedNgrams
 from hmmscope.analysis.strategy_weights import strategy_weights
 from hmmscope.analysis.trained_ngrams import ngram_baselines
-from hmmscope.analysis.untrained_controls import draw_controls
+from hmmscope.analysis.untrained_controls import InstrumentOptions, draw_controls
 from hmmscope.datasets.layouts import HeaderLayout, PromptLayout, SequenceLayout
 from hmmscope.datasets.process_dataset import ProcessDataset
 from hmmscope.inference import (
@@ -76,6 +79,7 @@ from hmmscope.lab.evidence.scatter_data import BeliefPlane
 from hmmscope.lab.evidence.verdicts import Above, Always, Below, Gate, Printed, Within, all_of, at_budget
 from hmmscope.models.base import make_model
 from hmmscope.processes.make import make_process
+from hmmscope.processes.recorded_sequences import RecordedSequences
 from hmmscope.runs import dry_run, page_export, pipeline, resources, row_values, state_answers, vector_sequences
 from hmmscope.runs import given_rows as given_rows_module
 from hmmscope.runs.config import RunConfig, config_from_data, configure
@@ -96,6 +100,8 @@ DRIVEN = hs.InputOutputHMM(HALF, [np.eye(2), [HALF, HALF]], [[0.9, 0.1], [0.2, 0
 VISITS = hs.SemiMarkovHMM(HALF, [[0, 1], [1, 0]], [[0, 0.1, 0.1, 0.8], [0.9, 0.1, 0, 0]], [[0.9, 0.1], [0.1, 0.9]])
 CASINO = hs.load_process("dishonest-casino")
 FEW = hs.FitOptions(num_restarts=2, max_iterations=20)
+#: Concentrations of random HMMs whose observations leave the state unknown.
+SOFT = {"transition_concentration": 1.0, "emission_concentration": 1.0}
 ANSWERS: dict[str, Callable[[], Mapping[str, Any]]] = {}
 
 
@@ -141,7 +147,7 @@ for _name in ("umbrella", "golden-mean", "mess3", "even"):
 def sequences() -> Mapping[str, Any]:
     seen, gaps = torch.tensor([SEEN, SEEN[::-1]]), torch.tensor([[0, hs.MISSING, 1, hs.MISSING, 0, 1]])
     hmm = hs.load_process("umbrella")
-    mixture = make_process("random-mixture", num_components=3, num_states=3, num_symbols=2)
+    mixture = make_process("random-mixture", num_components=3, num_states=3, num_symbols=2, **SOFT)
     return {
         "filter": hs.filter_beliefs(hmm, seen, lengths=[12, 7]),
         "smooth": hs.smooth_beliefs(hmm, seen, lengths=[12, 7]),
@@ -173,7 +179,9 @@ def fits() -> Mapping[str, Any]:
     found["constrained"] = hs.fit(x, 2, options=hs.FitOptions(num_restarts=2, max_iterations=20, constraints=left))
     found["durations"] = hs.fit(SEEN * 4, 2, options=hs.FitOptions(num_restarts=1, max_iterations=9, durations=4))
     found["driven"] = hs.fit(SEEN, 2, inputs=[0, 1] * 6, options=FEW)
-    return {name: [vars(fit.final), fit.log_likelihood, fit.table()] for name, fit in found.items()} | {
+    last = ("history", "num_iterations")  # the last iterations differ by rounding only
+    kept = {name: {key: x for key, x in vars(fit.final).items() if key not in last} for name, fit in found.items()}
+    return {name: [kept[name], fit.log_likelihood, fit.table()] for name, fit in found.items()} | {
         f"{name} in words": [line for line in fit.lines() if not line.startswith("cost")] for name, fit in found.items()
     }
 
@@ -249,31 +257,140 @@ def bytes_asked_for() -> Mapping[str, Any]:
 # Analysis
 
 
-def _prompts() -> ProcessDataset:
-    layout = PromptLayout(num_demonstrations=3, demonstration_length=4, test_length=6)
-    return ProcessDataset(make_process("random-mixture", num_components=3, num_states=3, num_symbols=4), layout=layout)
+PROMPTS = PromptLayout(num_demonstrations=3, demonstration_length=4, test_length=6)
+HEADERS = {"name": "told-hmms", "num_states": 2, "num_symbols": 3}
 
 
-def _untrained(dataset: ProcessDataset, kind: str = "roformer", seed: int = 0) -> Any:
+def _prompts(layout: Any = PROMPTS) -> ProcessDataset:
+    return ProcessDataset(
+        make_process("random-mixture", num_components=3, num_states=3, num_symbols=4, **SOFT), layout=layout
+    )
+
+
+def _recorded(kind: type = hs.SequenceData) -> ProcessDataset:
+    """Windows of recorded sequences of unequal lengths, beside the process that wrote them."""
+    process = make_process("random-hmm", num_states=3, num_symbols=3, seed=2)
+    seen = ProcessDataset(process, length=12)[0:200].observations.numpy()
+    rows = [row[: 6 + number % 7] for number, row in enumerate(seen)]
+    return ProcessDataset(RecordedSequences(kind(rows, symbols=3), process), length=12, stream="test")
+
+
+DATASETS: dict[str, Callable[[], ProcessDataset]] = {
+    "prompts": _prompts,
+    "single": lambda: ProcessDataset(
+        make_process("random-hmm", num_states=3, num_symbols=3), layout=SequenceLayout(length=9, placeholder=True)
+    ),
+    "mixture": lambda: _prompts(SequenceLayout(length=9)),
+    "header": lambda: ProcessDataset(
+        registry.build_spec("process", HEADERS, "process").build(), layout=HeaderLayout(length=6)
+    ),
+    "recorded": _recorded,
+    "factors": lambda: ProcessDataset(make_process("factored-mess3"), length=7),
+    "clock": lambda: ProcessDataset(make_process("probability-clock"), length=9),
+    "vectors": lambda: ProcessDataset(SENSORS, length=9),
+}
+OWN_DATASETS = {name: "single" for name in ("automaton", "constrained-updates")}
+OWN_DATASETS |= {name: "header" for name in ("header", "header-edits", "header-memory")}
+
+
+def _untrained(dataset: ProcessDataset, kind: str = "roformer", seed: int = 0, **given: Any) -> Any:
     options: dict[str, Any] = {"num_layers": 2, "width": 16} if kind == "roformer" else {"width": 16}
     sizes = {"num_symbols": dataset.num_symbols, "vocab_size": dataset.vocab_size, "max_length": 64}
-    return make_model(kind, seed=seed, **sizes, **options).eval()
+    return make_model(kind, seed=seed, **sizes | options | given).eval()
 
 
-def _of_instrument(name: str, num_samples: int = 24) -> dict[str, Any]:
-    dataset = _prompts()
-    if name in ("automaton", "constrained-updates"):
-        process = make_process("random-hmm", num_states=3, num_symbols=3)
-        dataset = ProcessDataset(process, layout=SequenceLayout(length=9, placeholder=True))
-    if name.startswith("header"):
-        data = {"name": "told-hmms", "num_states": 2, "num_symbols": 3}
-        dataset = ProcessDataset(registry.build_spec("process", data, "process").build(), layout=HeaderLayout(length=6))
-    rows = registry.lookup("instrument", name)(_untrained(dataset), dataset, num_samples=num_samples)
+def _of_instrument(name: str, num_samples: int = 24, source: str = "", **options: Any) -> dict[str, Any]:
+    dataset = DATASETS[source or OWN_DATASETS.get(name, "prompts")]()
+    feedback = dataset.vocab_size if options.get("block_length") else 0
+    model = _untrained(dataset, feedback_width=feedback)
+    rows = registry.lookup("instrument", name)(model, dataset, num_samples=num_samples, **options)
     return {column: [row[column] for row in rows] for column in rows[0]}
 
 
 for _name in sorted(set(registry.entries("instrument")) - {"given"}):
-    ANSWERS[f"instrument {_name}"] = lambda name=_name: _of_instrument(name)  # type: ignore[misc]
+    ANSWERS[f"instrument {_name}"] = partial(_of_instrument, _name, 64 if _name == "header-memory" else 24)
+
+OTHER_HMM = make_process("random-hmm", num_states=2, num_symbols=3, seed=5)
+FEW_EDITS = InterventionOptions(num_positions=2, num_random=1, ridge=0.1)
+FEW_POOLS = HeaderOptions(num_hmms=8, num_pools=2, num_fits=2, positions=[1, 3], ngrams=False)
+#: Instruments on other datasets, and with other options, than by default.
+OTHERS: list[tuple[str, str, dict[str, Any]]] = [
+    ("attention", "prompts", {"max_offset": 3}),
+    ("attention", "recorded", {"max_offset": 0}),
+    ("automaton", "single", {"length": 1, "tolerance": 0.3}),
+    ("automaton", "single", {"length": 2, "tolerance": 0.02, "num_samples": 70}),
+    ("belief-interventions", "single", {"interventions": ["swap"], "options": FEW_EDITS}),
+    ("belief-interventions", "single", {"answer": "belief", "seed": 1}),
+    ("belief-interventions", "header", {"options": FEW_EDITS}),
+    ("belief-space", "factors", {"num_factors": 2}),
+    ("belief-space", "clock", {"num_samples": 70}),
+    ("constrained-updates", "single", {"num_distances": 3, "num_samples": 70}),
+    ("curves", "single", {"target": "belief", "first": 5}),
+    ("curves", "single", {"block_length": 3}),
+    ("curves", "recorded", {"num_samples": 70}),
+    ("dictionary", "clock", {"seed": 1}),
+    ("dictionary", "single", {"methods": ["simplex", "principal"], "num_samples": 70}),
+    ("evaluation-losses", "single", {"target": "belief", "first": 5, "num_samples": 8, "least_count": 20}),
+    ("evaluation-losses", "recorded", {"num_samples": 9, "least_count": 12}),
+    ("geometry", "single", {"ridge": 0.1, "seed": 1}),
+    ("geometry", "recorded", {"options": InstrumentOptions(num_controls=0, observer=OTHER_HMM)}),
+    ("geometry", "header", {"options": InstrumentOptions(num_controls=4)}),
+    ("geometry", "mixture", {"num_samples": 70}),
+    ("header", "header", {"target": "belief", "seed": 1}),
+    ("header", "header", {"options": FEW_POOLS, "num_samples": 65}),
+    ("header-memory", "header", {"num_controls": 0, "num_samples": 70}),
+    ("header-edits", "header", {"seed": 1, "num_samples": 70}),
+    ("mechanisms", "recorded", {}),
+    ("mechanisms", "header", {"num_samples": 70, "seed": 1}),
+    ("paths", "single", {"ablation": "resample", "num_samples": 70}),
+    *(("probe", "single", {"target": name}) for name in ("state", "previous-0", "previous-2", "belief")),
+    ("probe", "mixture", {"shuffled_labels": False, "seed": 1, "num_samples": 70}),
+    ("probe", "recorded", {"target": "previous-1", "num_samples": 60}),
+    ("probe", "header", {"target": "state"}),
+    *(("shuffle", "prompts", {"mode": mode, "num_permutations": 3}) for mode in ("layer", "everywhere")),
+    ("strategies", "single", {"max_order": 1, "num_samples": 70}),
+    ("strategies", "recorded", {"max_order": 0}),
+    ("task-patching", "prompts", {"columns": "all", "rank": 2, "num_random": 2, "seed": 1}),
+]
+for _at, (_name, _source, _options) in enumerate(OTHERS):
+    ANSWERS[f"{_at} {_name} {_source}"] = partial(_of_instrument, _name, source=_source, **_options)
+
+
+@answers
+def belief_maps() -> Mapping[str, Any]:
+    """Belief maps with their colours and places, of three and five states, of a mixture and of recorded sequences."""
+    five = ProcessDataset(make_process("random-hmm", num_states=5, num_symbols=3), length=7)
+    cases: dict[str, tuple[ProcessDataset, dict[str, Any]]] = {
+        "three": (DATASETS["single"](), {"num_points": 50}),
+        "five": (five, {"num_points": 20, "num_controls": 3}),
+        "mixture": (DATASETS["mixture"](), {"num_points": 500, "num_controls": 0}),
+        "recorded": (DATASETS["recorded"](), {"observer": OTHER_HMM, "num_controls": 3}),
+    }
+    found = {}
+    for name, (dataset, options) in cases.items():
+        model = _untrained(dataset)
+        one = hs.belief_map(model, dataset, num_samples=24, options=InstrumentOptions(**options))
+        found[name] = [one.exact, one.read, one.control, one.table(), one.colours(), one.coordinates()]
+        found[f"{name} facts"] = [one.layer, one.length, one.about["samples"], one.note, one.share]
+        exact = ExactBeliefs.of(dataset, 24, options.get("observer"))
+        found[f"{name} exact"] = [exact.values, exact.inside, [exact.ceiling(target) for target in exact.values]]
+        read = exact.read(exact.stream(model))
+        found[f"{name} read"] = [read.by_layer(), read.by_layer(5), read.chosen, read.values, read.beyond([read] * 3)]
+    return found
+
+
+@answers
+def vectors() -> Mapping[str, Any]:
+    """Scores of a network on vectors, and edits of its beliefs."""
+    dataset = ProcessDataset(SENSORS, length=9)
+    asked = hs.make_target("density", SENSORS, dataset.layout)
+    model = make_model("rnn", width=16, seed=0, num_symbols=asked.num_outputs, input_width=2).eval()
+    score = evaluate(model, dataset, num_samples=20, target="density")
+    edits = belief_interventions(model, dataset, answer="density", num_samples=24, options=FEW_EDITS)
+    return {
+        "score": [score.table(), score.rows("positions"), score.invalid, score.baseline, score.excess],
+        "edits": [list(row.values()) for row in edits],
+    }
 
 
 @answers
