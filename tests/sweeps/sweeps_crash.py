@@ -24,6 +24,7 @@ from hmmscope.lab.sweeps.run_task import RunTask
 from hmmscope.lab.sweeps.sweeping import run_sweep
 from hmmscope.lab.sweeps.table import table_rows
 from hmmscope.lab.tasks import local
+from hmmscope.lab.tasks.driver import ProgressListener
 from hmmscope.lab.tasks.local import LocalExecutor
 from hmmscope.runs import training
 from hmmscope.storage.rundir import RunDir, read_journal
@@ -248,7 +249,7 @@ def growth(folder: Path, number: int) -> dict:
     RunTask.do = nothing  # type: ignore[method-assign, assignment]
     seen = []
 
-    class Eyes:
+    class Eyes(ProgressListener):
         done_so_far, most = 0, 0
 
         def update(self, counts: dict[str, int]) -> None:
@@ -259,10 +260,6 @@ def growth(folder: Path, number: int) -> dict:
             if self.done_so_far in (50, number):
                 pages = int(Path("/proc/self/statm").read_text().split()[1])
                 seen.append((pages * os.sysconf("SC_PAGE_SIZE"), len(os.listdir("/proc/self/fd"))))
-
-        def at_work(self, beats: object) -> None:
-
-            pass
 
         def failed(self, *_: Any) -> None:
             raise AssertionError

@@ -19,6 +19,7 @@ from hmmscope.errors import InputError, ResourceError
 from hmmscope.lab.sweeps.grid import GridPoint, expand, make_folder
 from hmmscope.lab.sweeps.run_task import RunTask
 from hmmscope.lab.sweeps.sweeping import run_sweep
+from hmmscope.lab.tasks.driver import ProgressListener
 from hmmscope.lab.tasks.local import LocalExecutor
 from hmmscope.lab.tasks.task import BUSY, Outcome
 from hmmscope.processes.files import load_process
@@ -261,7 +262,7 @@ def test_ray_gives_the_same_table_though_a_task_is_killed(tmp_path: Path, undist
     out, failures = tmp_path / "sweep", []
     engine = RayExecutor(2)
 
-    class Killer:
+    class Killer(ProgressListener):
         """Kills the Ray process of the first worker it sees."""
 
         killed = 0
@@ -272,13 +273,6 @@ def test_ray_gives_the_same_table_though_a_task_is_killed(tmp_path: Path, undist
                 worker = workers_of(out)[0]
                 os.kill(parent(parent(worker)), signal.SIGKILL)
                 self.killed = worker
-
-        def done(self, name: str) -> None:
-            pass
-
-        def at_work(self, beats: object) -> None:
-
-            pass
 
         def failed(self, outcome: Outcome, attempts: int, again: bool) -> None:
             failures.append((outcome.reason, attempts, again))
@@ -397,7 +391,7 @@ def test_real_slurm_job_that_is_lost_is_tried_again(tmp_path: Path, monkeypatch:
     monkeypatch.setattr(slurm, "_SECONDS_FOR_A_RESULT", 2.0)
     out, failures = tmp_path / "sweep", []
 
-    class Killer:
+    class Killer(ProgressListener):
         killed = False
 
         def update(self, counts: dict[str, int]) -> None:
@@ -405,13 +399,6 @@ def test_real_slurm_job_that_is_lost_is_tried_again(tmp_path: Path, monkeypatch:
                 until(lambda: workers_of(out))
                 os.kill(next(iter(workers_of(out).values())), signal.SIGKILL)
                 self.killed = True
-
-        def done(self, name: str) -> None:
-            pass
-
-        def at_work(self, beats: object) -> None:
-
-            pass
 
         def failed(self, outcome: Outcome, attempts: int, again: bool) -> None:
             failures.append((outcome.reason, attempts, again))

@@ -34,6 +34,7 @@ from hmmscope.lab.sweeps.run_task import RunTask, taking_part
 from hmmscope.lab.sweeps.sweeping import run_sweep
 from hmmscope.lab.sweeps.table import Board, table_rows, table_text
 from hmmscope.lab.tasks import local
+from hmmscope.lab.tasks.driver import ProgressListener
 from hmmscope.lab.tasks.task import BUSY, Heartbeat, Outcome, Task
 from hmmscope.processes.files import load_process
 from hmmscope.runs.config import RunConfig
@@ -349,18 +350,11 @@ def test_progress_is_no_failure(tmp_path: Path) -> None:
 
     engine = Preempted(out, {name: [143]})
 
-    class Watcher:
+    class Watcher(ProgressListener):
         def update(self, counts: dict[str, int]) -> None:
             assert sum(counts.values()) == len(points)
             if len(engine.submitted) == 12:
                 raise Told
-
-        def done(self, name: str) -> None:
-            pass
-
-        def at_work(self, beats: object) -> None:
-
-            pass
 
         def failed(self, outcome: Outcome, attempts: int, again: bool) -> None:
             raise AssertionError(outcome)
@@ -379,19 +373,12 @@ def test_runs_of_another_process_are_waited_for(tmp_path: Path, monkeypatch: pyt
     engine = Scripted(out, {})
     seen = []
 
-    class Watcher:
+    class Watcher(ProgressListener):
         def update(self, counts: dict[str, int]) -> None:
             seen.append(counts)
             if counts["done"] == 2:
                 other.mark_done(SUMMARY)
                 other.unlock()
-
-        def done(self, name: str) -> None:
-            pass
-
-        def at_work(self, beats: object) -> None:
-
-            pass
 
         def failed(self, outcome: Outcome, attempts: int, again: bool) -> None:
             raise AssertionError(outcome)
