@@ -31,8 +31,6 @@ from hmmscope.lab.sweeps.run_task import taking_part
 from hmmscope.lab.tasks import driver
 from hmmscope.lab.tasks.executors import ExecutorOptions
 from hmmscope.lab.tasks.plans import as_written_now, in_words
-from hmmscope.lab.verbs import options
-from hmmscope.lab.verbs import run as verb
 from hmmscope.lab.verbs.seed_lists import chosen_seeds
 from hmmscope.lab.worker import task_of
 from hmmscope.runs import pipeline, training
@@ -313,18 +311,8 @@ def test_what_is_trained_is_measured_and_nothing_else(tmp_path: Path, capsys: py
     assert store.read_json(again / "experiment.json")["whole_seeds"] == [0]
     tables = [store.read_table(folder / "tables" / "losses.jsonl") for folder in (tmp_path / "out", again)]
     assert tables[0] == tables[1] != []
-    verb.run(
-        options.RunOptions(
-            experiment="test-seeded",
-            scale="smoke",
-            out=str(tmp_path / "none"),
-            resume=False,
-            quiet=True,
-            overrides={},
-            pool=str(tmp_path),
-            measure_only=True,
-        )
-    )
+    words = ["run", "test-seeded", "--scale", "smoke", "--out", str(tmp_path / "none"), "-q"]
+    assert main([*words, "--pool", str(tmp_path), "--measure-only"]) == 0
     assert "no seed is complete yet" in capsys.readouterr().out
     assert len(names(tmp_path / "trained")) == len(WIDTHS)
 

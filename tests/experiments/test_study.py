@@ -324,28 +324,18 @@ def test_the_belief_of_an_hmm_is_read_where_it_is_held(data: hs.SequenceData) ->
             return self.belief(beliefs)[..., [0, 0, 1]]
 
     dataset = hs.ProcessDataset(data, length=data.longest, stream="test")
-    rows = hs.probe(
-        Holds(),
-        dataset,
-        target="belief",
-        options=hs.InstrumentOptions(observer=hmm),
-        layers=["belief", "noise"],
-        num_samples=64,
-    )
+    options = hs.InstrumentOptions(observer=hmm)
+    layers = ["belief", "noise"]
+    rows = hs.probe(Holds(), dataset, target="belief", options=options, layers=layers, num_samples=64)
     found = {(row["layer_name"], row["labels"]): row["r2"] for row in rows}
     assert found["belief", "true"] == pytest.approx(1, abs=1e-4)
     assert found["noise", "true"] < 0.3
     assert found["belief", "shuffled"] < 0.3
     with pytest.raises(InputError, match="observer: needs the target belief"):
-        hs.probe(Holds(), dataset, target="previous-1", options=hs.InstrumentOptions(observer=hmm), layers=["belief"])
+        hs.probe(Holds(), dataset, target="previous-1", options=options, layers=layers)
+    options = hs.InstrumentOptions(observer=hs.load_process("umbrella"))
     with pytest.raises(InputError, match="observer: must have 3 symbols"):
-        hs.probe(
-            Holds(),
-            dataset,
-            target="belief",
-            options=hs.InstrumentOptions(observer=hs.load_process("umbrella")),
-            layers=["belief"],
-        )
+        hs.probe(Holds(), dataset, target="belief", options=options, layers=layers)
 
 
 @pytest.mark.long

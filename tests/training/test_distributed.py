@@ -193,16 +193,8 @@ def torchrun(folder: Path, *options: str, **training: Any) -> subprocess.Popen[s
     data = CONFIG | {"training": CONFIG["training"] | {"accumulation_steps": 2} | training}
     (folder / "config.yaml").write_text(json.dumps(data))
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    command += [
-        "-m",
-        "hmmscope.lab.cli",
-        "train",
-        str(folder / "config.yaml"),
-        "--out",
-        str(folder / "run"),
-        "-q",
-        *options,
-    ]
+    command += ["-m", "hmmscope.lab.cli", "train", str(folder / "config.yaml")]
+    command += ["--out", str(folder / "run"), "-q", *options]
     return subprocess.Popen(command, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
 
 

@@ -12,14 +12,8 @@ from hmmscope.lab.evidence.verdicts import OF_QUESTIONS
 from hmmscope.lab.experiments.experiment import experiment_named
 from hmmscope_papers.theorems import always, by_scale, power_slopes, ranges, slope
 
-NAMES = (
-    "limits-theorem5.1",
-    "limits-theorem5.2",
-    "limits-precision",
-    "multitask-theorem2",
-    "multitask-lemma1",
-    "multitask-decomposition",
-)
+NAMES = ["limits-theorem5.1", "limits-theorem5.2", "limits-precision"]
+NAMES += ["multitask-theorem2", "multitask-lemma1", "multitask-decomposition"]
 #: Instances enough for a claim that something always holds.
 ENOUGH = 40
 
