@@ -1,7 +1,10 @@
-"""Comparisons of computed with exact numbers, for several test modules."""
+"""Comparisons of computed with exact numbers, and of errors with what they must say, for several test modules."""
 
 import numpy as np
+import pytest
 import torch
+
+from hmmscope.errors import InputError
 
 
 def close(computed, exact, *, relative=1e-12):
@@ -18,3 +21,14 @@ def close(computed, exact, *, relative=1e-12):
 
 def floats(nested):
     return [floats(item) for item in nested] if isinstance(nested, list | tuple) else float(nested)
+
+
+def refuses(call, *parts, kind=InputError, match=None):
+    """Return the message of the error that a call raises: one line, with these parts."""
+    with pytest.raises(kind, match=match) as caught:
+        call()
+    message = str(caught.value)
+    assert "\n" not in message
+    for part in parts:
+        assert part in message, message
+    return message

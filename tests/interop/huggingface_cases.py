@@ -8,7 +8,6 @@ from torch import nn
 
 import hmmscope as hs
 from hmmscope.analysis.activations import capture_activations
-from hmmscope.errors import InputError
 from hmmscope.interop import export_huggingface
 from hmmscope.models.decoder import Decoder
 from hmmscope.runs.config import config_from_data
@@ -102,14 +101,6 @@ def apart(one: torch.Tensor, other: torch.Tensor) -> float:
 def streams(model: nn.Module, inputs: torch.Tensor) -> list[torch.Tensor]:
     names = [name for name, _ in model.named_modules() if name.startswith("residual.")]
     return list(capture_activations(model, names, inputs).values())
-
-
-def refuses(call, *parts: str, kind: type[Exception] = InputError) -> None:
-    with pytest.raises(kind) as caught:
-        call()
-    assert "\n" not in str(caught.value)
-    for part in parts:
-        assert part in str(caught.value), str(caught.value)
 
 
 @pytest.fixture

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 import hmmscope as hs
+from comparing import refuses
 from hmmscope.analysis.activations import capture_activations
 from hmmscope.analysis.untrained_controls import draw_controls
 from hmmscope.errors import DamagedError, RefusedError
@@ -32,7 +33,6 @@ from huggingface_cases import (  # noqa: F401 - fixtures
     apart,
     folder,
     made,
-    refuses,
     shaken,
     streams,
     tokens,

@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import hmmscope as hs
-from hmmscope.errors import DamagedError, InputError, ResourceError
+from comparing import refuses
+from hmmscope.errors import DamagedError, ResourceError
 from hmmscope.interop import (
     from_dynamax,
     from_hmmlearn,
@@ -26,15 +27,6 @@ from hmmscope.lab.cli import main
 from strategies import Matrices, dense, likely, rows, small_hmm, with_zeros
 
 HALF, EYE = [0.5, 0.5], [[1.0, 0.0], [0.0, 1.0]]
-
-
-def refuses(call, *parts, kind=InputError):
-    with pytest.raises(kind) as caught:
-        call()
-    message = str(caught.value)
-    assert "\n" not in message
-    for part in parts:
-        assert part in message, message
 
 
 def log_likelihood(hmm, sequence):

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 import hmmscope as hs
+from comparing import refuses
 from hmmscope.analysis.activations import capture_activations
 from hmmscope.analysis.belief_interventions import belief_interventions
 from hmmscope.analysis.geometry import geometry
@@ -20,7 +21,7 @@ from hmmscope.interop import (
     to_transformer_lens,
 )
 from hmmscope.models.decoder import Decoder
-from huggingface_cases import SYMBOLS, TOKENS, foreign, made, refuses, tokens
+from huggingface_cases import SYMBOLS, TOKENS, foreign, made, tokens
 
 
 def in_huggingface(model: Decoder) -> HuggingFaceModel:

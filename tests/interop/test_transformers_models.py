@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 import hmmscope as hs
+from comparing import refuses
 from hmmscope.analysis.activations import capture_activations
 from hmmscope.errors import InputError, ResourceError
 from hmmscope.interop import HuggingFaceModel, from_huggingface, to_huggingface, to_transformer_lens
@@ -26,7 +27,6 @@ from huggingface_cases import (  # noqa: F401 - fixtures
     folder,
     foreign,
     made,
-    refuses,
     shaken,
     streams,
     tokens,

@@ -8,7 +8,6 @@ import zipfile
 from typing import Literal
 
 import numpy as np
-import pytest
 import torch
 
 import hmmscope as hs
@@ -16,20 +15,6 @@ import hmmscope as hs
 HALF = [0.5, 0.5]
 EYE = [[1.0, 0.0], [0.0, 1.0]]
 NAN, INF = float("nan"), float("inf")
-
-
-def one_line(error, *parts):
-    message = str(error.value)
-    assert "\n" not in message
-    for part in parts:
-        assert part in message, message
-    return message
-
-
-def refuses(kind, call, *parts):
-    with pytest.raises(kind) as caught:
-        call()
-    return one_line(caught, *parts)
 
 
 # ---------------------------------------------------------------------------------------------------------------------

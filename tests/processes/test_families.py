@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import hmmscope as hs
+from comparing import refuses
 from families_cases import (
     FORBIDDEN,
     FORMULAS,
@@ -23,7 +24,6 @@ from families_cases import (
     log_likelihood,
     probability,
     rank_of,
-    refuses,
     sampled,
     some_process,
     structure,

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import hmmscope as hs
+from comparing import refuses
 from families_cases import (
     HALVES,
     UNIT,
@@ -17,7 +18,6 @@ from families_cases import (
     probability,
     random_labelled,
     rank_of,
-    refuses,
     sampled,
     words,
 )
