@@ -19,16 +19,17 @@ from hmmscope.kernels.vectors import (
     divided,
     exponentials,
     filled,
+    flush_subnormals,
     largest,
     load,
     longest,
-    lost_of,
     moved,
     number_of,
     plus,
     predict_four,
     predict_one,
     put,
+    restore_subnormals,
     rounded,
     row_size,
     scaled,
@@ -37,6 +38,7 @@ from hmmscope.kernels.vectors import (
     take_logarithms,
     times,
     total,
+    uncertain,
     where_positive,
 )
 
@@ -140,8 +142,8 @@ def forward_given(  # type: ignore[no-untyped-def]
     """Filter observations with given log-likelihoods `rows` (N, S).
 
     The rows of `laws` (3, S) are the initial distribution, its logarithms, and a mask of states with an incoming
-    transition probability in (0, 1e-100). If `smallest` > 0, smaller beliefs become zero; where this could change
-    results by more than 1e-20, the filter stops and marks an underflow risk.
+    transition probability in (0, 1e-100). If `smallest` > 0, states with a smaller belief are lost: their belief is only
+    known to be smaller. Where this could change results by more than 1e-18, the filter stops and marks an underflow risk.
 
     The function writes log-likelihoods totals (n,), the mask of underflow risk doubts (n,) and, if these arrays have
     rows, beliefs (N, S), norms (N,), predicted states (N, S) and tops (N,), with log P(o_t | past) = log norm + top.
@@ -150,9 +152,10 @@ def forward_given(  # type: ignore[no-untyped-def]
         False if a log-likelihood is NaN or +inf.
     """
     size, padded = number_of(states), row_size(states)
+    control = flush_subnormals(np.int32(0))
     for row in range(len(offsets)):
         begin, time = offsets[row], lengths[row]
-        law = lost = filled(states, 0.0)
+        law = lost = vague = filled(states, 0.0)
         last, whole, product, doubt, left, t = 1.0, 0.0, 1.0, False, every, 0
         while t < time:
             place = begin + t
@@ -173,14 +176,20 @@ def forward_given(  # type: ignore[no-untyped-def]
                     put(states, divided(reached, last), predicted, place * size)
                 if smallest > 0.0:
                     marked = plus(moved(states, lost, step, 0), load(states, laws, 2 * padded))
-                    doubt |= any_below(marked, reached, 1e20 * smallest)
+                    vague = uncertain(marked, reached, 1e20 * smallest)
                 law = times(reached, seen)
             norm = total(law)
             if norm != norm:
+                restore_subnormals(control)
                 return False
             if smallest > 0.0:  # there every step is divided
-                doubt |= 0.0 < norm < _SMALLEST_NORM
-                lost = lost_of(reached, seen, divided(law, norm), smallest)
+                # a vague state reached with at most `most` is lost as well, unless the observation favours it
+                most = times(plus(reached, filled(states, (size + 1) * smallest)), seen)
+                possible = where_positive(reached, seen)
+                doubt |= norm < _SMALLEST_NORM and any_below(plus(possible, vague), vague, 2.0)
+                doubt |= any_below(vague, scaled(most, -1.0), -smallest * norm)
+                lost = plus(uncertain(possible, law, smallest * norm), where_positive(seen, vague))
+                vague = filled(states, 0.0)
             if doubt or not norm > 0.0:
                 break
             if len(tops):
@@ -204,6 +213,7 @@ def forward_given(  # type: ignore[no-untyped-def]
         norms[begin + t : begin + time] = 0.0
         beliefs[(begin + t) * size : (begin + time) * size] = 0.0
         predicted[(begin + t + 1) * size : (begin + time) * size] = 0.0
+    restore_subnormals(control)
     return True
 
 
@@ -230,6 +240,7 @@ def backward(  # type: ignore[no-untyped-def]
     """
     size, padded = number_of(states), row_size(states)
     sums = np.zeros(size * padded if len(pair_counts) else 0)
+    control = flush_subnormals(np.int32(0)) if emission.ndim == 2 else np.int32(0)
     ahead = filled(states, 1.0)
     weight, terms = ahead, 0
     for row in range(len(offsets)):
@@ -283,6 +294,8 @@ def backward(  # type: ignore[no-untyped-def]
                         pair_counts[i * size + j] += sums[i * padded + j]
                 sums[:] = 0.0
                 terms = 0
+    if emission.ndim == 2:
+        restore_subnormals(control)
 
 
 @kernel()

@@ -5,6 +5,7 @@ Tables are flat, with rows of P numbers.
 """
 
 import math
+import platform
 from typing import Any
 
 from llvmlite import ir
@@ -211,6 +212,33 @@ def exponentials(_: Any, vector: Any, shift: Any) -> Any:
     return vector(vector, types.float64), write
 
 
+def _control_register(change: Any) -> Any:
+    """Return an intrinsic that writes `change(previous value)` to MXCSR and returns the previous value; only on x86."""
+
+    @intrinsic
+    def switched(_: Any, value: Any) -> Any:
+        def write(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            if platform.machine().lower() not in ("x86_64", "amd64"):
+                return args[0]
+            place, kind = cgutils.alloca_once(builder, _I32), ir.FunctionType(ir.VoidType(), [_I8.as_pointer()])
+            pointer = builder.bitcast(place, _I8.as_pointer())
+            builder.call(cgutils.get_or_insert_function(builder.module, kind, "llvm.x86.sse.stmxcsr"), [pointer])
+            before = builder.load(place)
+            builder.store(change(builder, before, args[0]), place)
+            builder.call(cgutils.get_or_insert_function(builder.module, kind, "llvm.x86.sse.ldmxcsr"), [pointer])
+            return before
+
+        return types.int32(types.int32), write
+
+    return switched
+
+
+#: Treat subnormal numbers as zero from here on, and restore the value that this returned. One operation on a subnormal
+#: number can take more than a hundred cycles. On processors other than x86 they do nothing.
+flush_subnormals = _control_register(lambda builder, before, _: builder.or_(before, ir.Constant(_I32, 0x8040)))
+restore_subnormals = _control_register(lambda builder, before, value: value)
+
+
 @intrinsic
 def rounded(_: Any, vector: Any, shift: Any, grid: Any) -> Any:
     """Round x - shift to a multiple of 1 / grid in each lane x; -inf stays -inf."""
@@ -228,15 +256,15 @@ def rounded(_: Any, vector: Any, shift: Any, grid: Any) -> Any:
 
 
 @intrinsic
-def lost_of(_: Any, before: Any, seen: Any, law: Any, smallest: Any) -> Any:
+def uncertain(_: Any, marked: Any, vector: Any, bound: Any) -> Any:
+    """Return 1 in each lane in which `marked` is positive and `vector` is below the bound, else 0."""
 
     def write(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        zero, one = ir.Constant(args[0].type, None), ir.Constant(args[0].type, [1.0] * law.size)
-        positive = [builder.fcmp_ordered(">", part, zero) for part in args[:2]]
-        below = builder.fcmp_ordered("<", args[2], _filled(builder, args[3], law.size))
-        return builder.select(builder.and_(builder.and_(*positive), below), one, zero)
+        zero, one = ir.Constant(args[0].type, None), ir.Constant(args[0].type, [1.0] * vector.size)
+        below = builder.fcmp_ordered("<", args[1], _filled(builder, args[2], vector.size))
+        return builder.select(builder.and_(builder.fcmp_ordered(">", args[0], zero), below), one, zero)
 
-    return law(before, seen, law, types.float64), write
+    return vector(marked, vector, types.float64), write
 
 
 @intrinsic
