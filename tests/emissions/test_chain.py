@@ -1,5 +1,7 @@
 """One filter for any emission: a Gaussian family in few lines, missing observations, and the categorical one."""
 
+import math
+
 import pytest
 import torch
 
@@ -176,6 +178,27 @@ def test_what_only_one_state_explains_is_not_lost_between_two_looks(range_of: fl
     assert float(found.log_likelihood) == pytest.approx(-12 * range_of, rel=1e-12)
     assert found.beliefs[0, -1].tolist() == pytest.approx([0.5, 0.5], abs=1e-9)
     assert count_states(chain, logs).occupancy[0, 0].tolist() == pytest.approx([0.5, 0.5], abs=1e-9)
+
+
+def test_products_that_underflow_are_not_impossible() -> None:
+    """Two moves of probability 1e-99 to the only state that can emit the last observation, with density e^-800."""
+    rare, never = 1e-99, -torch.inf
+    rows = [[1 - rare, rare, 0.0, 0.0], [0.0, 1 - rare, rare, 0.0], [0.0, 0.0, 1.0, 0.0], [0.0, 0.0, 0.0, 1.0]]
+    chain = MarkovChainParams(torch.eye(4, dtype=torch.float64)[0], torch.tensor(rows, dtype=torch.float64))
+    logs = torch.tensor([[0.0] * 4, [0.0] * 4, [never, never, -800.0, 0.0]], dtype=torch.float64)[None]
+    assert float(filter_states(chain, logs).log_likelihood) == pytest.approx(2 * math.log(rare) - 800, rel=1e-14)
+
+
+def test_states_far_apart_need_no_logarithms(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A state that only negligible probabilities reach is no reason to repeat a sequence in log space."""
+    rows = [[0.9, 0.1, 0.0], [0.0, 0.9, 0.1], [0.1, 0.0, 0.9]]
+    chain = MarkovChainParams(torch.full((3,), 1 / 3, dtype=torch.float64), torch.tensor(rows, dtype=torch.float64))
+    logs = torch.full((30, 3), -600.0, dtype=torch.float64)
+    logs[range(30), [0] * 10 + [1] * 10 + [2] * 10] = 0.0
+    smoothed, _, total = log_space_chain.smoothed(chain, logs)
+    monkeypatch.setattr(log_space_chain, "_forward", None)
+    close(smooth_states(chain, logs[None])[0], smoothed)
+    assert float(filter_states(chain, logs[None]).log_likelihood) == pytest.approx(total, rel=1e-13)
 
 
 STAYS = [[1.0, 0.0, 0.0], [0.0, 0.9, 0.1], [0.2, 0.0, 0.8]]
