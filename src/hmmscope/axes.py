@@ -7,7 +7,17 @@ Signatures name axes by words, ``Float[Tensor, "batch time state"]``; variables 
 matrices are row-stochastic, time is 0-based, states emit observations of the same time, and logarithms are natural.
 """
 
+from typing import Any
+
 from jaxtyping import Bool, Float, Float64, Int, Int64
 from torch import Tensor
 
-__all__ = ["Bool", "Float", "Float64", "Int", "Int64", "Tensor"]
+__all__ = ["Bool", "Cache", "Feedback", "Float", "Float64", "Inputs", "Int", "Int64", "Positions", "Tensor", "Vectors"]
+
+#: Observed vectors of consecutive sequences, NaN where missing.
+Vectors = Float64[Tensor, "row coordinate"]
+#: Arguments of models, see `SequenceModel.forward`.
+Inputs = Int64[Tensor, "batch time"] | Float[Tensor, "batch time input"]
+Positions = Int64[Tensor, "*batch time"] | None
+Feedback = Float[Tensor, "batch time feedback"] | None
+Cache = dict[str, Any] | None

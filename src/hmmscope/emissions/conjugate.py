@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 
-from hmmscope.axes import Float64, Int64, Tensor
+from hmmscope.axes import Float64, Int64, Tensor, Vectors
 from hmmscope.errors import InputError
 from hmmscope.reprs import Shown
 from hmmscope.schema import require, unknown_name
@@ -32,7 +32,7 @@ class Conjugate(Protocol):
     def shared(self) -> tuple[str, ...]:
         """Names of those arrays that have no state axis."""
 
-    def features(self, observations: Float64[Tensor, "row coordinate"]) -> Float64[Tensor, "row feature"]:
+    def features(self, observations: Vectors) -> Float64[Tensor, "row feature"]:
         """Compute the features of each observation."""
 
     def natural(self, laws: Mapping[str, Tensor]) -> Float64[Tensor, "*models state feature"]:
@@ -308,7 +308,7 @@ class DirichletRows(Shown):
         return found.sum(-1)
 
 
-def refuse_missing(observations: Float64[Tensor, "row coordinate"], covariance_type: str) -> None:
+def refuse_missing(observations: Vectors, covariance_type: str) -> None:
     if covariance_type in ("full", "tied") and bool(observations.isnan().any()):
         raise InputError('posterior: observations with missing entries require covariance_type "diag" or "spherical"')
 

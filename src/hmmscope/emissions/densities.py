@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from hmmscope.axes import Bool, Float64, Tensor
+from hmmscope.axes import Bool, Float64, Tensor, Vectors
 from hmmscope.errors import InputError
 from hmmscope.kernels import coordinates
 from hmmscope.schema import require_known
@@ -47,7 +47,7 @@ def check_covariances(name: str, spread: Tensor) -> None:
 
 
 def log_densities(
-    vectors: Float64[Tensor, "row coordinate"], means: Float64[Tensor, "law coordinate"], spread: Tensor
+    vectors: Vectors, means: Float64[Tensor, "law coordinate"], spread: Tensor
 ) -> Float64[Tensor, "row law"]:
     """Compute log N(x; mean_c, covariance_c) of the observed entries, in nats.
 
@@ -76,7 +76,7 @@ def log_densities(
 
 
 def coordinate_sums(
-    vectors: Float64[Tensor, "row coordinate"],
+    vectors: Vectors,
     constants: Float64[Tensor, "law coordinate"],
     *,
     slopes: Float64[Tensor, "law coordinate"] | None = None,
@@ -105,7 +105,7 @@ def patterns(missing: Bool[Tensor, "row coordinate"]) -> Iterator[tuple[Tensor, 
 
 
 def explained_best(
-    vectors: Float64[Tensor, "row coordinate"],
+    vectors: Vectors,
     weights: Float64[Tensor, "row law"],
     shape: str,
     means: Float64[Tensor, "law coordinate"],
@@ -160,7 +160,7 @@ def explained_best(
 
 
 def weighted_squares(
-    vectors: Float64[Tensor, "row coordinate"],
+    vectors: Vectors,
     weights: Float64[Tensor, "row law"],
     means: Float64[Tensor, "law coordinate"],
 ) -> Float64[Tensor, "law coordinate"]:
@@ -173,7 +173,7 @@ def weighted_squares(
 
 def _completed(
     vectors: Tensor, missing: Tensor, weight_N: Tensor, mean_Y: Tensor, matrix_YY: Tensor
-) -> tuple[Float64[Tensor, "row coordinate"], Float64[Tensor, "coordinate coordinate"]]:
+) -> tuple[Vectors, Float64[Tensor, "coordinate coordinate"]]:
     filled = vectors.where(~missing, mean_Y)
     extra_YY = weight_N[missing.all(1)].sum() * matrix_YY
     for rows, seen in patterns(missing):
@@ -201,7 +201,7 @@ def with_least(matrices: Float64[Tensor, "law y y"], floor: Float64[Tensor, " y"
 
 
 def scattered_centres(
-    vectors: Float64[Tensor, "row coordinate"], count: int, uniforms: Float64[Tensor, " draw"]
+    vectors: Vectors, count: int, uniforms: Float64[Tensor, " draw"]
 ) -> Float64[Tensor, "centre coordinate"]:
     """Choose cluster centres by k-means++ and four k-means steps.
 

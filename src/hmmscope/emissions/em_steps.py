@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from hmmscope.axes import Bool, Float64, Int64, Tensor
+from hmmscope.axes import Bool, Float64, Int64, Tensor, Vectors
 from hmmscope.emissions.chain import count_rows
 from hmmscope.emissions.emission_hmm import EmissionHMM
 from hmmscope.emissions.states import StateCounts
@@ -20,7 +20,7 @@ from hmmscope.reprs import Shown
 
 @dataclass(frozen=True, repr=False)
 class EmissionSteps(Shown):
-    rows: Float64[Tensor, "row coordinate"]
+    rows: Vectors
     lengths: Int64[Tensor, " sequence"]
     min_variance: Float64[Tensor, " coordinate"]
     pseudo_count: float

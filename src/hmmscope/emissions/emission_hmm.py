@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 
 from hmmscope import registry
-from hmmscope.axes import Bool, Float64, Int64, Tensor
+from hmmscope.axes import Bool, Float64, Int64, Tensor, Vectors
 from hmmscope.emissions.chain import draw_states, filter_states, smooth_states, viterbi_states
 from hmmscope.emissions.conjugate import Conjugate
 from hmmscope.emissions.states import MarkovChainParams
@@ -117,12 +117,7 @@ class EmissionHMM(VectorProcess):
     @classmethod
     @abstractmethod
     def initialize(
-        cls,
-        observations: Float64[Tensor, "row coordinate"],
-        num_states: int,
-        random: np.random.Generator,
-        *,
-        min_variance: Float64[Tensor, " coordinate"],
+        cls, observations: Vectors, num_states: int, random: np.random.Generator, *, min_variance: Tensor
     ) -> Self:
         """Draw a model that starts EM: random emissions, and uniform initial and transition probabilities.
 
@@ -135,10 +130,7 @@ class EmissionHMM(VectorProcess):
 
     @abstractmethod
     def m_step(
-        self,
-        observations: Float64[Tensor, "row coordinate"],
-        occupancy: Float64[Tensor, "row state"],
-        min_variance: Tensor,
+        self, observations: Vectors, occupancy: Float64[Tensor, "row state"], min_variance: Tensor
     ) -> dict[str, Any]:
         """Fit the emission arrays to observations, weighted by P(state | all observations).
 
@@ -153,7 +145,7 @@ class EmissionHMM(VectorProcess):
         return observations
 
     @classmethod
-    def conjugate(cls, observations: Float64[Tensor, "row coordinate"], **options: Any) -> Conjugate:
+    def conjugate(cls, observations: Vectors, **options: Any) -> Conjugate:
         """Return a weak conjugate prior of the emission parameters; options depend on the family.
 
         Raises:
@@ -289,15 +281,13 @@ class EmissionHMM(VectorProcess):
 
     @cached_property
     def params_digest(self) -> str:
-        header = [self.file_format, self.num_states, self.num_symbols, self._shape_texts()]
+        shape = {name: getattr(self, name) for name in ("covariance_type",) if name in self.file_fields}
+        header = [self.file_format, self.num_states, self.num_symbols, shape]
         sha = hashlib.sha256(f"hmmscope-process/1/{json.dumps(header)}".encode())
         for tensor in self.file_tensors().values():
             mantissa, exponent = np.frexp(tensor.numpy())
             sha.update(np.rint(mantissa * 2.0**40).astype("<i8").tobytes() + exponent.astype("<i4").tobytes())
         return sha.hexdigest()
-
-    def _shape_texts(self) -> dict[str, Any]:
-        return {}
 
     @classmethod
     def from_file(cls, data: Mapping[str, Any], *, allow_drop_tiny: bool = False) -> Self:

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from hmmscope.axes import Float64, Int64, Tensor
+from hmmscope.axes import Float64, Int64, Tensor, Vectors
 from hmmscope.emissions.em_steps import EmissionSteps, zeros_by_part
 from hmmscope.emissions.emission_hmm import EmissionHMM
 from hmmscope.errors import InputError
@@ -56,7 +56,7 @@ class EmissionFit(BaumWelchFit):
 
 def fit_emissions(
     family: type[EmissionHMM],
-    observations: Float64[Tensor, "row coordinate"],
+    observations: Vectors,
     lengths: Int64[Tensor, " sequence"],
     num_states: int,
     *,
@@ -173,7 +173,7 @@ def _check_start(
 
 
 def _variances(
-    rows: Float64[Tensor, "row coordinate"], lengths: Int64[Tensor, " sequence"], weights: NDArray[np.float64] | None
+    rows: Vectors, lengths: Int64[Tensor, " sequence"], weights: NDArray[np.float64] | None
 ) -> Float64[Tensor, " coordinate"]:
     require(len(rows) > 0 and len(lengths) > 0, "observations", "must contain at least one observation", len(rows))
     seen = ~rows.isnan()

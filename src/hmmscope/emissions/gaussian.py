@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from hmmscope import registry
-from hmmscope.axes import Float64, Int64, Tensor
+from hmmscope.axes import Float64, Int64, Tensor, Vectors
 from hmmscope.emissions.conjugate import NormalInverseWishart, refuse_missing, refuse_others
 from hmmscope.emissions.densities import (
     check_covariances,
@@ -115,9 +115,6 @@ class GaussianHMM(EmissionHMM):
     def options(self) -> dict[str, Any]:
         return {"covariance_type": self.covariance_type}
 
-    def _shape_texts(self) -> dict[str, Any]:
-        return {"covariance_type": self.covariance_type}
-
     def log_likelihoods(self, observations: Float64[Tensor, "*batch coordinate"]) -> Float64[Tensor, "*batch state"]:
         found = log_densities(observations.reshape(-1, self.num_symbols), self.means, self.spread)
         return found.reshape(*observations.shape[:-1], self.num_states)
@@ -136,7 +133,7 @@ class GaussianHMM(EmissionHMM):
     @classmethod
     def initialize(
         cls,
-        observations: Float64[Tensor, "row coordinate"],
+        observations: Vectors,
         num_states: int,
         random: np.random.Generator,
         *,
@@ -158,10 +155,7 @@ class GaussianHMM(EmissionHMM):
         return cls(uniform[0], uniform, means, covariances, covariance_type)
 
     def m_step(
-        self,
-        observations: Float64[Tensor, "row coordinate"],
-        occupancy: Float64[Tensor, "row state"],
-        min_variance: Tensor,
+        self, observations: Vectors, occupancy: Float64[Tensor, "row state"], min_variance: Tensor
     ) -> dict[str, Any]:
         means, covariances = explained_best(
             observations, occupancy, self.covariance_type, self.means, self.covariances, min_variance
@@ -171,7 +165,7 @@ class GaussianHMM(EmissionHMM):
     @classmethod
     def conjugate(
         cls,
-        observations: Float64[Tensor, "row coordinate"],
+        observations: Vectors,
         *,
         covariance_type: str = "diag",
         prior_strength: float = 0.1,
@@ -190,7 +184,7 @@ class GaussianHMM(EmissionHMM):
         )
 
 
-def completed(observations: Float64[Tensor, "row coordinate"]) -> tuple[Tensor, Tensor, Tensor]:
+def completed(observations: Vectors) -> tuple[Tensor, Tensor, Tensor]:
     centre = observations.nanmean(0)
     filled = observations.where(~observations.isnan(), centre)
     return filled, centre, filled.std(0, correction=0).clamp_min(torch.finfo(torch.float64).tiny)

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from hmmscope import registry
-from hmmscope.axes import Float64, Int64, Tensor
+from hmmscope.axes import Float64, Int64, Tensor, Vectors
 from hmmscope.emissions.densities import (
     check_covariances,
     check_shape,
@@ -133,10 +133,7 @@ class GaussianMixtureHMM(EmissionHMM):
     def options(self) -> dict[str, Any]:
         return {"covariance_type": self.covariance_type, "num_gaussians": self.num_gaussians}
 
-    def _shape_texts(self) -> dict[str, Any]:
-        return {"covariance_type": self.covariance_type}
-
-    def _joint(self, rows: Float64[Tensor, "row coordinate"]) -> Float64[Tensor, "row state gaussian"]:
+    def _joint(self, rows: Vectors) -> Float64[Tensor, "row state gaussian"]:
         return log_densities(rows, self._flat, self.spread).unflatten(1, self.weights.shape) + self.weights.log()
 
     def log_likelihoods(self, observations: Float64[Tensor, "*batch coordinate"]) -> Float64[Tensor, "*batch state"]:
@@ -144,7 +141,7 @@ class GaussianMixtureHMM(EmissionHMM):
         found = found.masked_fill(observations.reshape(-1, self.num_symbols).isnan().all(1)[:, None], 0.0)
         return found.reshape(*observations.shape[:-1], self.num_states)
 
-    def shares(self, rows: Float64[Tensor, "row coordinate"]) -> Float64[Tensor, "row state gaussian"]:
+    def shares(self, rows: Vectors) -> Float64[Tensor, "row state gaussian"]:
         """Return P(gaussian | observation, state)."""
         return self._joint(rows).softmax(2)
 
@@ -165,7 +162,7 @@ class GaussianMixtureHMM(EmissionHMM):
     @classmethod
     def initialize(
         cls,
-        observations: Float64[Tensor, "row coordinate"],
+        observations: Vectors,
         num_states: int,
         random: np.random.Generator,
         *,
@@ -202,10 +199,7 @@ class GaussianMixtureHMM(EmissionHMM):
         )
 
     def m_step(
-        self,
-        observations: Float64[Tensor, "row coordinate"],
-        occupancy: Float64[Tensor, "row state"],
-        min_variance: Tensor,
+        self, observations: Vectors, occupancy: Float64[Tensor, "row state"], min_variance: Tensor
     ) -> dict[str, Any]:
         share_NSK = self.shares(observations) * occupancy[..., None]
         counts_SK = share_NSK.sum(0)

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from hmmscope import registry
-from hmmscope.axes import Float64, Int64, Tensor
+from hmmscope.axes import Float64, Int64, Tensor, Vectors
 from hmmscope.emissions.conjugate import GammaRates, refuse_others
 from hmmscope.emissions.densities import coordinate_sums, scattered_centres
 from hmmscope.emissions.emission_hmm import EmissionHMM
@@ -118,12 +118,7 @@ class PoissonHMM(EmissionHMM):
 
     @classmethod
     def initialize(
-        cls,
-        observations: Float64[Tensor, "row coordinate"],
-        num_states: int,
-        random: np.random.Generator,
-        *,
-        min_variance: Float64[Tensor, " coordinate"],
+        cls, observations: Vectors, num_states: int, random: np.random.Generator, *, min_variance: Tensor
     ) -> Self:
         filled = completed(observations)[0].sqrt()
         centres = scattered_centres(filled, num_states, torch.from_numpy(random.random(num_states)))
@@ -131,19 +126,14 @@ class PoissonHMM(EmissionHMM):
         return cls(uniform[0], uniform, torch.maximum(centres.square(), _least(observations, min_variance)))
 
     def m_step(
-        self,
-        observations: Float64[Tensor, "row coordinate"],
-        occupancy: Float64[Tensor, "row state"],
-        min_variance: Tensor,
+        self, observations: Vectors, occupancy: Float64[Tensor, "row state"], min_variance: Tensor
     ) -> dict[str, Any]:
         weight = occupancy.T @ (~observations.isnan()).double()
         mean = occupancy.T @ observations.nan_to_num(0.0) / weight.where(weight > 0, 1.0)
         return {"rates": torch.maximum(mean.where(weight > 0, self.rates), _least(observations, min_variance))}
 
     @classmethod
-    def conjugate(
-        cls, observations: Float64[Tensor, "row coordinate"], *, prior_strength: float = 1.0, **others: Any
-    ) -> GammaRates:
+    def conjugate(cls, observations: Vectors, *, prior_strength: float = 1.0, **others: Any) -> GammaRates:
         refuse_others(others, ("prior_strength",))
         return GammaRates(observations.nanmean(0), prior_strength)
 
@@ -172,7 +162,7 @@ def _stirling(counts: Tensor) -> Tensor:
     return (counts + 0.5) * counts.log() - counts + math.log(2 * math.pi) / 2
 
 
-def _log_factorials(counts: Float64[Tensor, "row coordinate"]) -> Float64[Tensor, "row 1"]:
+def _log_factorials(counts: Vectors) -> Float64[Tensor, "row 1"]:
     largest = float(counts.max()) if counts.numel() else 0.0
     if largest > counts.numel():
         logs = torch.lgamma(counts + 1)

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from hmmscope.axes import Float64, Int64, Tensor
+from hmmscope.axes import Float64, Int64, Tensor, Vectors
 from hmmscope.emissions.conjugate import Conjugate
 from hmmscope.emissions.emission_hmm import EmissionHMM
 from hmmscope.inference.constrained_laws import ConstrainedRows
@@ -30,7 +30,7 @@ _ROOM = 2**16
 
 def vector_evidence(
     model: EmissionHMM,
-    observations: Float64[Tensor, "row coordinate"],
+    observations: Vectors,
     lengths: Int64[Tensor, " sequence"],
     laws: Conjugate,
     num_threads: int | None = None,

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from hmmscope.axes import Float64, Int64, Tensor
+from hmmscope.axes import Int64, Tensor, Vectors
 from hmmscope.emissions.chain import viterbi_states
 from hmmscope.emissions.conjugate import Conjugate, members
 from hmmscope.emissions.emission_hmm import EmissionHMM
@@ -18,7 +18,7 @@ from hmmscope.kernels.state_draws import draw_paths
 
 def vector_draws(
     start: EmissionHMM,
-    observations: Float64[Tensor, "row coordinate"],
+    observations: Vectors,
     lengths: Int64[Tensor, " sequence"],
     conjugate: Conjugate,
     prior: DirichletPrior,

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from hmmscope.axes import Float, Float64, Int64, Tensor
+from hmmscope.axes import Cache, Feedback, Float, Float64, Inputs, Int64, Positions, Tensor
 from hmmscope.errors import InputError
 from hmmscope.models.base import HookPoint, ModelIO, SequenceModel, check_inputs
 from hmmscope.models.hooks import (
@@ -77,12 +77,7 @@ class LibraryModel(SequenceModel):
         self._outputs = slice(num_outputs) if symbols is None else list(symbols)
 
     def forward(
-        self,
-        inputs: Int64[Tensor, "batch time"],
-        positions: Int64[Tensor, "*batch time"] | None = None,
-        *,
-        feedback: Float[Tensor, "batch time feedback"] | None = None,
-        cache: dict[str, Any] | None = None,
+        self, inputs: Inputs, positions: Positions = None, *, feedback: Feedback = None, cache: Cache = None
     ) -> Float[Tensor, "batch time output"]:
         check_inputs(self.model_io, inputs, feedback)
         time = inputs.shape[1]

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from hmmscope import registry
-from hmmscope.axes import Float, Int64, Tensor
+from hmmscope.axes import Cache, Feedback, Float, Inputs, Positions, Tensor
 from hmmscope.errors import InputError, ResourceError
 from hmmscope.reprs import html_table
 from hmmscope.schema import require, require_count
@@ -160,12 +160,7 @@ class SequenceModel(nn.Module):
     step_seed: int = 0
 
     def forward(
-        self,
-        inputs: Int64[Tensor, "batch time"] | Float[Tensor, "batch time input"],
-        positions: Int64[Tensor, "*batch time"] | None = None,
-        *,
-        feedback: Float[Tensor, "batch time feedback"] | None = None,
-        cache: dict[str, Any] | None = None,
+        self, inputs: Inputs, positions: Positions = None, *, feedback: Feedback = None, cache: Cache = None
     ) -> Float[Tensor, "batch time output"]:
         """Compute the outputs at each position from the inputs so far.
 

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from hmmscope import registry
-from hmmscope.axes import Float, Int64, Tensor
+from hmmscope.axes import Cache, Feedback, Float, Inputs, Int64, Positions, Tensor
 from hmmscope.errors import InputError
 from hmmscope.models.attention import Attention, RotaryTable, Rotation, rotation_dtype
 from hmmscope.models.base import Cost, Dropout, EncodedModel, HookPoint, Mixer, ModelIO, check_sizes, initialise
@@ -215,12 +215,7 @@ class Decoder(EncodedModel):
         self._tables: dict[tuple, Tensor] = {}
 
     def forward(
-        self,
-        inputs: Int64[Tensor, "batch time"] | Float[Tensor, "batch time input"],
-        positions: Int64[Tensor, "*batch time"] | None = None,
-        *,
-        feedback: Float[Tensor, "batch time feedback"] | None = None,
-        cache: dict[str, Any] | None = None,
+        self, inputs: Inputs, positions: Positions = None, *, feedback: Feedback = None, cache: Cache = None
     ) -> Float[Tensor, "batch time output"]:
         """Compute the outputs; see `SequenceModel.forward`.
 

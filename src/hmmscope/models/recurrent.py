@@ -2,14 +2,14 @@
 
 import math
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
 from torch import nn
 
 from hmmscope import registry
-from hmmscope.axes import Float, Int64, Tensor
+from hmmscope.axes import Cache, Feedback, Float, Inputs, Positions, Tensor
 from hmmscope.models.base import Cost, HookPoint, ModelIO, SequenceModel, check_inputs, check_sizes, initialise
 
 
@@ -144,12 +144,7 @@ class Recurrent(SequenceModel):
         self.initial = nn.Parameter(torch.zeros(shape)) if spec.learn_initial else None
 
     def forward(
-        self,
-        inputs: Int64[Tensor, "batch time"] | Float[Tensor, "batch time input"],
-        positions: Int64[Tensor, "*batch time"] | None = None,
-        *,
-        feedback: Float[Tensor, "batch time feedback"] | None = None,
-        cache: dict[str, Any] | None = None,
+        self, inputs: Inputs, positions: Positions = None, *, feedback: Feedback = None, cache: Cache = None
     ) -> Float[Tensor, "batch time output"]:
         check_inputs(self.model_io, inputs, feedback)
         x_BTD = self.residual[0](self._read(inputs, feedback))

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from hmmscope.axes import Float, Int64, Tensor
+from hmmscope.axes import Cache, Feedback, Float, Inputs, Positions, Tensor
 from hmmscope.errors import ResourceError
 from hmmscope.models.base import EncodedModel, HookPoint, ModelIO, initialise
 from hmmscope.models.hooks import AttentionHookPoint, AttentionHooks, FunctionInterceptor, ModuleHooks, writing
@@ -76,12 +76,7 @@ class TransformersModel(EncodedModel):
         nn.init.zeros_(self.head.bias)
 
     def forward(
-        self,
-        inputs: Int64[Tensor, "batch time"] | Float[Tensor, "batch time input"],
-        positions: Int64[Tensor, "*batch time"] | None = None,
-        *,
-        feedback: Float[Tensor, "batch time feedback"] | None = None,
-        cache: dict[str, Any] | None = None,
+        self, inputs: Inputs, positions: Positions = None, *, feedback: Feedback = None, cache: Cache = None
     ) -> Float[Tensor, "batch time output"]:
         x_BTD = self.encode(inputs, feedback)
         time = x_BTD.shape[1]

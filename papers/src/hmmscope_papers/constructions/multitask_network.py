@@ -1,12 +1,12 @@
 """The network of [MultiTask] Theorems 1 and 2."""
 
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import nn
 
-from hmmscope.axes import Float, Int64, Tensor
+from hmmscope.axes import Cache, Feedback, Float, Inputs, Int64, Positions, Tensor
 from hmmscope.models.base import ModelIO
 from hmmscope.schema import require, require_count, require_known, require_real
 from hmmscope_papers.constructions.constructed import Constructed, check_tokens, frozen, only_tokens, require_floats
@@ -151,12 +151,7 @@ class MultiTaskTransformer(Constructed):
         return x_BTD
 
     def forward(
-        self,
-        inputs: Int64[Tensor, "batch time"] | Float[Tensor, "batch time input"],
-        positions: Int64[Tensor, "*batch time"] | None = None,
-        *,
-        feedback: Float[Tensor, "batch time feedback"] | None = None,
-        cache: dict[str, Any] | None = None,
+        self, inputs: Inputs, positions: Positions = None, *, feedback: Feedback = None, cache: Cache = None
     ) -> Float[Tensor, "batch time label"]:
         """Predict the next symbols.
 
