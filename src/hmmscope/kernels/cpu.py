@@ -1,7 +1,6 @@
 """Compiled samplers (numba), bit-identical to `reference`; each thread draws blocks of samples."""
 
 import math
-from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,44 +24,13 @@ def sample_paths(
     samples: NDArray[np.int64],
     components: NDArray[np.int64],
     starts: NDArray[np.bool_],
-    initial: NDArray[np.uint32],
-    transition: NDArray[np.uint32],
-    emission: NDArray[np.uint32],
-    *,
+    *tables: NDArray[np.uint32],
     num_states: int = 0,
     dtype: type[np.integer] = np.int64,
     num_threads: int = 1,
 ) -> tuple[NDArray[np.integer], NDArray[np.integer]]:
-    tables = (initial, transition, emission)
-    return _in_blocks(_paths, key, samples, components, starts, tables, dtype, num_threads)
-
-
-def sample_edges(
-    key: tuple[int, int],
-    samples: NDArray[np.int64],
-    components: NDArray[np.int64],
-    starts: NDArray[np.bool_],
-    initial: NDArray[np.uint32],
-    edges: NDArray[np.uint32],
-    *,
-    num_states: int,
-    dtype: type[np.integer] = np.int64,
-    num_threads: int = 1,
-) -> tuple[NDArray[np.integer], NDArray[np.integer]]:
-    tables = (initial, edges, np.uint64(num_states))
-    return _in_blocks(_edges, key, samples, components, starts, tables, dtype, num_threads)
-
-
-def _in_blocks(
-    fill: Callable[..., None],
-    key: tuple[int, int],
-    samples: NDArray[np.int64],
-    components: NDArray[np.int64],
-    starts: NDArray[np.bool_],
-    tables: tuple,
-    dtype: type[np.integer],
-    num_threads: int,
-) -> tuple[NDArray[np.integer], NDArray[np.integer]]:
+    """Draw as in `reference`; `tables` are initial, transition and emission, or initial and edges."""
+    fill, given = (_paths, tables) if len(tables) == 3 else (_edges, (*tables, np.uint64(num_states)))
     observations, states = np.empty((2, len(samples), len(starts)), dtype)  # one large array has fewer, larger pages
     pieces = 1 if num_threads <= 1 else PARTS * num_threads
     block = math.ceil(len(samples) / pieces / _LANES) * _LANES
@@ -71,7 +39,7 @@ def _in_blocks(
     def fill_block(start: int) -> None:
         rows = order[start : start + block]
         k0, k1 = np.uint64(key[0]), np.uint64(key[1])
-        fill(k0, k1, rows, samples.astype(np.uint64), components, starts, *tables, observations, states)
+        fill(k0, k1, rows, samples.astype(np.uint64), components, starts, *given, observations, states)
 
     on_threads(fill_block, range(0, len(samples), block) if block else range(0), num_threads)
     return observations, states

@@ -62,9 +62,10 @@ def sample_paths_torch(
     components: Int64[Tensor, " batch"],
     starts: Bool[Tensor, " time"],
     initial: Int64[Tensor, "component column"],
-    transition: Int64[Tensor, "component state column"],
-    emission: Int64[Tensor, "component state column"],
+    *tables: Int64[Tensor, "component state column"],
+    num_states: int = 0,
 ) -> tuple[Int64[Tensor, "batch time"], Int64[Tensor, "batch time"]]:
+    """Draw as in `reference`; `tables` are transition and emission, or edges alone."""
     observations = torch.empty(len(samples), len(starts), dtype=torch.int64, device=samples.device)
     states = torch.empty_like(observations)
     words: tuple[Tensor, ...] = ()
@@ -75,34 +76,12 @@ def sample_paths_torch(
         state_word, symbol_word = words[2 * (t % 2)], words[2 * (t % 2) + 1]
         if restart:
             state = _draw(initial, (components,), state_word)
-        else:
-            state = _draw(transition, (components, state), state_word)
-        states[:, t] = state
-        observations[:, t] = _draw(emission, (components, state), symbol_word)
-    return observations, states
-
-
-def sample_edges_torch(
-    key: tuple[int, int],
-    samples: Int64[Tensor, " batch"],
-    components: Int64[Tensor, " batch"],
-    starts: Bool[Tensor, " time"],
-    initial: Int64[Tensor, "component column"],
-    edges: Int64[Tensor, "component state column"],
-    num_states: int,
-) -> tuple[Int64[Tensor, "batch time"], Int64[Tensor, "batch time"]]:
-    observations = torch.empty(len(samples), len(starts), dtype=torch.int64, device=samples.device)
-    states = torch.empty_like(observations)
-    words: tuple[Tensor, ...] = ()
-    state = torch.zeros_like(samples)
-    for t, restart in enumerate(starts.tolist()):
-        if t % 2 == 0:
-            words = philox_torch(t // 2, KIND_PATH, samples, key)
-        if restart:
-            state = _draw(initial, (components,), words[2 * (t % 2)])
-        outcome = _draw(edges, (components, state), words[2 * (t % 2) + 1])
-        observations[:, t] = outcome // num_states
-        states[:, t] = state = outcome % num_states
+        elif len(tables) == 2:
+            state = _draw(tables[0], (components, state), state_word)
+        outcome = _draw(tables[-1], (components, state), symbol_word)
+        if len(tables) == 1:
+            outcome, state = outcome // num_states, outcome % num_states
+        observations[:, t], states[:, t] = outcome, state
     return observations, states
 
 
@@ -124,12 +103,7 @@ class TorchSampler:
     ) -> tuple[Int64[Tensor, "batch time"], Int64[Tensor, "batch time"], Int64[Tensor, " batch"]]:
         components = sample_components_torch(key, samples, self.component)
         mask = torch.from_numpy(starts)
-        if len(self.tables) == 2:
-            initial, edges = self.tables
-            paths = sample_edges_torch(key, samples, components, mask, initial, edges, self.num_states)
-        else:
-            initial, transition, emission = self.tables
-            paths = sample_paths_torch(key, samples, components, mask, initial, transition, emission)
+        paths = sample_paths_torch(key, samples, components, mask, *self.tables, num_states=self.num_states)
         return *paths, components
 
 

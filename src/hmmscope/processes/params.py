@@ -8,7 +8,6 @@ from typing import Any, ClassVar
 import torch
 
 from hmmscope.axes import Float64, Int64, Tensor
-from hmmscope.kernels import cpu
 from hmmscope.reprs import Shown
 from hmmscope.system_info import require_memory
 
@@ -28,14 +27,12 @@ class HMMParams(Shown, ABC):
         initial_MS: distribution of the state at time 0; if transitions emit, of the state before observation 0.
         states_emit: True if states emit, False if transitions do.
         signed: True if entries may be negative, see `GeneralisedHMM`.
-        sample: compiled sampler of paths.
     """
 
     digest_name: ClassVar[str] = "Law"
     file_arrays: ClassVar[tuple[str, ...]]
     states_emit: ClassVar[bool]
     signed: ClassVar[bool] = False
-    sample: ClassVar[Callable[..., Any]]
 
     initial_MS: Float64[Tensor, "component state"]
     # defined by one of the forms only
@@ -149,7 +146,6 @@ class StateEmissionParams(HMMParams):
     digest_name: ClassVar[str] = "StateEmitting"
     file_arrays: ClassVar[tuple[str, ...]] = ("initial", "transition", "emission")
     states_emit: ClassVar[bool] = True
-    sample: ClassVar[Callable[..., Any]] = staticmethod(cpu.sample_paths)
 
     initial_MS: Float64[Tensor, "component state"]
     transition_MSS: Float64[Tensor, "component state state"]
@@ -223,7 +219,6 @@ class EdgeEmissionParams(HMMParams):
     digest_name: ClassVar[str] = "EdgeEmitting"
     file_arrays: ClassVar[tuple[str, ...]] = ("initial", "labelled")
     states_emit: ClassVar[bool] = False
-    sample: ClassVar[Callable[..., Any]] = staticmethod(cpu.sample_edges)
 
     initial_MS: Float64[Tensor, "component state"]
     labelled_MVSS: Float64[Tensor, "component symbol state state"]

@@ -392,7 +392,7 @@ class Process(StateMethods, ABC):
         """
         check_samples(indices)
         components = self.sample_components(indices, seed, stream)
-        observations, states = self.params.sample(
+        observations, states = cpu.sample_paths(
             philox_key(seed, stream),
             indices,
             components,
