@@ -1,12 +1,12 @@
 """Missing observations: posterior distributions and samples."""
 
-from typing import Any
+from functools import partial
 
 import numpy as np
 import torch
 
 from hmmscope.axes import Float64, Int64, Tensor
-from hmmscope.inference.mixture_posterior import by_component, drawn_components
+from hmmscope.inference.mixture_posterior import by_component
 from hmmscope.inference.paths import sample_state_paths
 from hmmscope.inference.ragged import blank, check_ragged, counted
 from hmmscope.inference.smoothing import smooth_pairs
@@ -42,12 +42,7 @@ def missing_probs(
     hmm = as_process(hmm)
     hmm.require_capability(GAPS)
     if COMPONENTS in hmm.uses_hmm_inference:
-        asked = by_component(hmm, observations, reset_mask, lengths)
-        laws_BTV = asked.weights.new_zeros(*asked.observations.shape, hmm.num_symbols)
-        for number in asked.likely:
-            own = missing_probs(hmm.component(number), asked.observations, **asked.options)
-            laws_BTV += asked.weights[:, number, None, None] * own
-        return laws_BTV
+        return by_component(hmm, observations, reset_mask, lengths).mean(missing_probs, hmm.num_symbols)
     checked, mask, inside = check_ragged(observations, hmm.alphabet, reset_mask, lengths)
     given = checked.masked_fill(checked == hmm.num_symbols, MISSING)
     found = smooth_pairs(hmm, given, reset_mask=mask, lengths=counted(inside))
@@ -95,14 +90,8 @@ def sample_missing(
     hmm = as_process(hmm)
     hmm.require_capability(GAPS)
     if COMPONENTS in hmm.uses_hmm_inference:
-        asked = by_component(hmm, observations, reset_mask, lengths)
-        whose = torch.from_numpy(drawn_components(asked.weights, num_draws, seed, "component-of-gaps"))
-        filled = torch.full((num_draws, *asked.observations.shape), -1)
-        for number in asked.likely:
-            drawing: dict[str, Any] = {"num_draws": num_draws, "seed": seed, **asked.options}
-            own = sample_missing(hmm.component(number), asked.observations, **drawing)
-            filled = torch.where((whose == number)[..., None], own, filled)
-        return filled
+        sample = partial(sample_missing, num_draws=num_draws)
+        return by_component(hmm, observations, reset_mask, lengths).draw(sample, num_draws, seed, "component-of-gaps")
     checked, mask, inside = check_ragged(observations, hmm.alphabet, reset_mask, lengths)
     given = checked.masked_fill(checked == hmm.num_symbols, MISSING)
     states = sample_state_paths(

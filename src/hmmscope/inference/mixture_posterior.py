@@ -1,6 +1,6 @@
 """Exact inference in a mixture of HMMs."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -108,11 +108,13 @@ class PerComponentRequest(NamedTuple):
     """Sequences to evaluate under each component of a mixture.
 
     Attributes:
+        mixture: Mixture of M components.
         observations: Symbols, with `MISSING` where missing (batch, time).
         options: `reset_mask` and `lengths` of `filter_beliefs`.
         weights: P(component | all observations) (batch, component).
     """
 
+    mixture: Process
     observations: Int64[Tensor, "batch time"]
     options: dict[str, Any]
     weights: Float64[Tensor, "batch component"]
@@ -122,10 +124,34 @@ class PerComponentRequest(NamedTuple):
         found: list[int] = self.weights.any(0).nonzero()[:, 0].tolist()
         return found
 
+    def mean(self, answer: Callable[..., Tensor], width: int) -> Float64[Tensor, "batch time entry"]:
+        """Average the answers (batch, time, `width`) for the components."""
+        found = self.weights.new_zeros(*self.observations.shape, width)
+        for number in self.likely:
+            own = answer(self.mixture.component(number), self.observations, **self.options)
+            found += self.weights[:, number, None, None] * own
+        return found
+
+    def draw(
+        self,
+        sample: Callable[..., Tensor],
+        num_draws: int,
+        seed: int,
+        stream: str,
+        numbers: Iterable[int] | None = None,
+    ) -> Int64[Tensor, "draw batch time"]:
+        """Draw components, then from the sampler of each; -1 in sequences of probability zero."""
+        whose = torch.from_numpy(drawn_components(self.weights, num_draws, seed, stream, numbers))
+        found = torch.full((num_draws, *self.observations.shape), -1)
+        for number in self.likely:
+            own = sample(self.mixture.component(number), self.observations, seed=seed, **self.options)
+            found = torch.where((whose == number)[..., None], own, found)
+        return found
+
 
 def by_component(mixture: Process, observations: Symbols, reset_mask: object, lengths: object) -> PerComponentRequest:
     given, options, _ = given_again(observations, mixture.alphabet, reset_mask, lengths)
-    return PerComponentRequest(given, options, components_known(mixture, given, **options))
+    return PerComponentRequest(mixture, given, options, components_known(mixture, given, **options))
 
 
 def drawn_components(

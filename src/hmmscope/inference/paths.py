@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -24,7 +25,7 @@ from hmmscope.inference.loop_inputs import (
     sequences,
     tables,
 )
-from hmmscope.inference.mixture_posterior import PerComponentRequest, by_component, drawn_components
+from hmmscope.inference.mixture_posterior import by_component
 from hmmscope.inference.ragged import check_own, check_ragged, counted, integers_of
 from hmmscope.kernels import simd_over_states, sparse, underflow_safe
 from hmmscope.kernels.vectors import row_length
@@ -217,7 +218,10 @@ def sample_state_paths(
         return paths.where(inside, -1)
     require_count("num_paths", num_paths, 0)
     if COMPONENTS in hmm.uses_hmm_inference:
-        return _drawn_of_mixture(hmm, by_component(hmm, observations, reset_mask, lengths), num_paths, seed, indices)
+        asked = by_component(hmm, observations, reset_mask, lengths)
+        numbers = _streams(indices, len(asked.weights))
+        sample = partial(sample_state_paths, num_paths=num_paths, indices=numbers)
+        return asked.draw(sample, num_paths, seed, "component-of-paths", numbers.tolist())
     filtered = filter_batch(hmm, observations, reset_mask, lengths)
     batch, time, size = filtered.beliefs.shape
     numbers = _streams(indices, batch)
@@ -238,16 +242,3 @@ def sample_state_paths(
 
 def _streams(indices: object, batch: int) -> Int64[Tensor, " batch"]:
     return torch.arange(batch) if indices is None else integers_of("indices", indices, batch)
-
-
-def _drawn_of_mixture(
-    mixture: Process, asked: PerComponentRequest, num_paths: int, seed: int, indices: object
-) -> Int64[Tensor, "path batch time"]:
-    numbers = _streams(indices, len(asked.weights))
-    whose = torch.from_numpy(drawn_components(asked.weights, num_paths, seed, "component-of-paths", numbers.tolist()))
-    paths = torch.full((num_paths, *asked.observations.shape), -1)
-    drawing: dict[str, Any] = {"num_paths": num_paths, "seed": seed, "indices": numbers, **asked.options}
-    for number in asked.likely:
-        own = sample_state_paths(mixture.component(number), asked.observations, **drawing)
-        paths = torch.where((whose == number)[..., None], own, paths)
-    return paths

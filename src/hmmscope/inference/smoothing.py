@@ -78,12 +78,7 @@ def smooth_beliefs(
         given = condition(hmm, observations, known_states, inputs=inputs, reset_mask=reset_mask, lengths=lengths)
         return smooth_beliefs(given.process, given.observations, **given.options)
     if COMPONENTS in hmm.uses_hmm_inference:
-        asked = by_component(hmm, observations, reset_mask, lengths)
-        mixed_BTS = asked.weights.new_zeros(*asked.observations.shape, hmm.num_states)
-        for number in asked.likely:
-            own = smooth_beliefs(hmm.component(number), asked.observations, **asked.options)
-            mixed_BTS += asked.weights[:, number, None, None] * own
-        return mixed_BTS
+        return by_component(hmm, observations, reset_mask, lengths).mean(smooth_beliefs, hmm.num_states)
     if SMOOTHING not in hmm.uses_hmm_inference:
         own, inside = check_own(hmm, observations, lengths)
         return blank(hmm.smooth(own, reset_mask=reset_mask), inside)
