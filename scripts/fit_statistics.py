@@ -28,7 +28,7 @@ import torch
 
 import hmmscope as hs
 from hmmscope.inference.chains import effective_sizes, equal_tails, matching
-from hmmscope.inference.gibbs import DirichletPrior, prior_hmm
+from hmmscope.inference.gibbs import dirichlet_rows
 from hmmscope.runs.fitting import FitResult
 from hmmscope.storage import seals, store
 from hmmscope.system_info import machine_line
@@ -56,7 +56,8 @@ def measured(kind: str, number: int) -> dict[str, Any]:
     size, length = 1 + number % 5, round(math.exp(random.uniform(math.log(1000), math.log(20_000))))
     row: dict[str, Any] = {"kind": kind, "set": number, "states": size, "length": length}
     if kind == "drawn":
-        truth = prior_hmm(size, NUM_SYMBOLS, DirichletPrior(), random)
+        shapes = (size,), (size, size), (size, NUM_SYMBOLS)
+        truth = hs.HMM(*(dirichlet_rows(np.ones(shape), random) for shape in shapes), allow_drop_tiny=True)
     else:
         stay, own = (0.9, 0.88)
         if kind == "weaker":

@@ -21,7 +21,7 @@ from hmmscope.emissions.conjugate import DirichletRows, GammaRates, NormalInvers
 from hmmscope.emissions.fit_emissions_em import fit_emissions
 from hmmscope.emissions.vector_evidence import vector_evidence
 from hmmscope.emissions.vector_gibbs import vector_draws
-from hmmscope.inference.gibbs import Chains, DirichletPrior, prior_hmm, symbol_draws
+from hmmscope.inference.gibbs import Chains, DirichletPrior, dirichlet_rows, symbol_draws
 from hmmscope.inference.loop_inputs import flat_sequences
 from hmmscope.inference.num_states import support_of
 
@@ -56,6 +56,12 @@ def ranks_of(one: Callable[[np.random.Generator, int], tuple[np.ndarray, np.ndar
         ties = random.random(drawn.shape) < 0.5
         found.append((drawn < truth).sum(0) + ((drawn == truth) & ties).sum(0))
     return np.array(found)
+
+
+def prior_hmm(size, num_symbols, prior, random):
+    rows = {"initial": (size,), "transition": (size, size), "emission": (size, num_symbols)}
+    drawn = {name: dirichlet_rows(np.full(shape, getattr(prior, name)), random) for name, shape in rows.items()}
+    return hs.HMM(**drawn, allow_drop_tiny=True)
 
 
 def of_symbols(

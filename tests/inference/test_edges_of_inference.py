@@ -293,9 +293,9 @@ def test_several_models_beside_each_other_count_as_each_alone(monkeypatch: pytes
     rng = np.random.default_rng(0)
     models = Model(*(rng.dirichlet(np.ones(2), size) for size in ((3,), (3, 2), (3, 2))))
     work = baum_welch.as_sequences(torch.from_numpy(rng.integers(0, 2, (4, 9))), 2)
-    beside = em.counts_of_several(models, work, 1)
+    beside = em.counter_of_several(work, 2, 2, 1)(models)
     monkeypatch.setattr(em, "can_run_side_by_side", lambda *_: False)
-    apart = em.counts_of_several(models, work, 1)
+    apart = em.counter_of_several(work, 2, 2, 1)(models)
     for one, other in zip(beside, apart, strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-10)
     alone = em.expect(models.chosen(1), work, 1)

@@ -8,7 +8,7 @@ import hmmscope as hs
 from hmmscope.errors import InputError
 from hmmscope.inference import em
 from hmmscope.inference.baum_welch import as_sequences, fit_baum_welch
-from hmmscope.inference.em import EMRunner, Model, MStepSettings, counts_of, counts_of_several
+from hmmscope.inference.em import EMRunner, Model, MStepSettings, counter_of_several, counts_of
 from hmmscope.inference.loop_inputs import flat_sequences
 from hmmscope.inference.one_block import OneBlock
 from hmmscope.inference.restarts import climb
@@ -39,7 +39,7 @@ def test_counts_are_those_of_each_model(num_states, count):
     lengths = np.array([40, 1, 17, 1100, 9])
     work = flat_sequences(rng.integers(0, 5, lengths.sum()), lengths)  # symbol 4 is a missing one
     all_of_them = several(models(count, num_states, 4, 0.2))
-    found = counts_of_several(all_of_them, work)
+    found = counter_of_several(work, num_states, 4)(all_of_them)
     for number in range(count):
         own = counts_of(all_of_them.chosen(number), work)
         for part, other in zip((found.initial, found.transitions, found.emissions), own, strict=False):
@@ -79,14 +79,14 @@ def test_what_floats_may_lose_is_counted_with_care():
         np.full(size, 1 / size), np.full((size, size), 1 / size), np.full((size, num_symbols), 1 / num_symbols)
     )
     both = Model.several([plain, doubtful])
-    found = counts_of_several(both, work)
+    found = counter_of_several(work, size, num_symbols)(both)
     for number, one in enumerate((plain, doubtful)):
         own = counts_of(one, work)
         np.testing.assert_allclose(found.transitions[number], own.transitions, rtol=1e-11)
         assert found.logs[number] == pytest.approx(own.logs.sum(), rel=1e-12)
     forbidden = flat_sequences(np.array([*sequence, 1]), np.array([len(sequence) + 1]))
     with pytest.raises(InputError, match=r"^observations\[0\]: has probability zero under start"):
-        counts_of_several(both, forbidden)
+        counter_of_several(forbidden, size, num_symbols)(both)
 
 
 def test_where_a_model_ends_does_not_depend_on_the_others_nor_on_threads():

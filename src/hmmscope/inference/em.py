@@ -247,11 +247,6 @@ def require_possible(logs: Array, rows: NDArray[np.int64]) -> None:
         raise InputError(f"observations[{row}]: {rule}; change these options")
 
 
-def counts_of_several(models: Model, work: PackedSequences, num_threads: int | None = None) -> Counts:
-    _, num_states, num_symbols = models.emission.shape
-    return counter_of_several(work, num_states, num_symbols, num_threads)(models)
-
-
 def counter_of_several(
     work: PackedSequences, num_states: int, num_symbols: int, num_threads: int | None = None
 ) -> Callable[[Model], Counts]:

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import numpy as np
 import torch
@@ -14,7 +13,6 @@ from hmmscope.inference.chains import matching, relabelled
 from hmmscope.inference.em import unheard
 from hmmscope.inference.loop_inputs import PackedSequences
 from hmmscope.kernels.state_draws import symbol_chain
-from hmmscope.processes.hmm import HMM
 from hmmscope.reprs import Shown
 from hmmscope.schema import require
 from hmmscope.seeds import numpy_generator
@@ -214,12 +212,3 @@ def matched(
     axes = {name: 0 if name in free else 1 + (name == "transition") for name in arrays}
     found = {name: relabelled(values, own, axes[name]) for name, values in arrays.items()}
     return Draws(found, logs, float((own != np.arange(own.shape[-1])).any(-1).mean()))
-
-
-def prior_hmm(num_states: int, num_symbols: int, prior: DirichletPrior, random: np.random.Generator) -> HMM:
-    size = num_states
-    rows = {"initial": (size,), "transition": (size, size), "emission": (size, num_symbols)}
-    drawn: dict[str, Any] = {
-        name: dirichlet_rows(np.full(shape, getattr(prior, name)), random) for name, shape in rows.items()
-    }
-    return HMM(**drawn, allow_drop_tiny=True)

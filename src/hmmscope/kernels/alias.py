@@ -69,17 +69,6 @@ def _build(rows, bits, tables):  # type: ignore[no-untyped-def]
             tables[row, large[num_large]] = np.uint32(large[num_large])
 
 
-def outcome_weights(table: NDArray[np.uint32], num_outcomes: int) -> NDArray[np.int64]:
-    bits = table.shape[-1].bit_length() - 1
-    capacity = 1 << (32 - bits)
-    weights = np.zeros(max(num_outcomes, table.shape[-1]), np.int64)
-    for column, entry in enumerate(table.tolist()):
-        threshold, alias = entry >> bits, entry & (table.shape[-1] - 1)
-        weights[column] += threshold
-        weights[alias] += capacity - threshold
-    return weights[:num_outcomes]
-
-
 @numba.njit(forceinline=True)
 def draw(table, word, bits):  # type: ignore[no-untyped-def]
     column = word >> np.uint64(32 - bits)
