@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from hmmscope.axes import Float64, Int64, Tensor, Vectors
 from hmmscope.emissions.conjugate import Conjugate
 from hmmscope.emissions.emission_hmm import EmissionHMM
-from hmmscope.inference.constrained_laws import ConstrainedRows
+from hmmscope.inference.constrained_laws import RowLaws
 from hmmscope.inference.em import Model, can_run_side_by_side, counter_of_several
 from hmmscope.inference.evidence import Evidence, sampled
 from hmmscope.inference.evidence_emissions import Array, Law, Rows, floored, no_moves, share_of
@@ -38,7 +38,7 @@ def vector_evidence(
     *,
     most: int = MOST,
     callback: Callable[[str], object] | None = None,
-    chain: Mapping[str, ConstrainedRows] | None = None,
+    chain: RowLaws | None = None,
 ) -> Evidence | None:
     """Estimate the log evidence of a number of states, in nats.
 

@@ -1,6 +1,6 @@
 """Gibbs sampling of vector-emission HMMs under conjugate priors."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,7 @@ from hmmscope.axes import Int64, Tensor, Vectors
 from hmmscope.emissions.chain import viterbi_states
 from hmmscope.emissions.conjugate import Conjugate, members
 from hmmscope.emissions.emission_hmm import EmissionHMM
-from hmmscope.inference.constrained_laws import ConstrainedRows, symmetries
+from hmmscope.inference.constrained_laws import RowLaws, symmetries
 from hmmscope.inference.gibbs import SPREAD, Array, Chains, DirichletPrior, Draws, dirichlet_rows, matched
 from hmmscope.kernels.state_draws import draw_paths
 
@@ -25,7 +25,7 @@ def vector_draws(
     chains: Chains,
     *,
     match: bool = True,
-    laws: Mapping[str, ConstrainedRows] | None = None,
+    laws: RowLaws | None = None,
 ) -> Draws:
     """Sample initial, transition and emission parameters given vector sequences.
 
@@ -103,7 +103,7 @@ def _drawn(
     counts: Sequence[Array],
     probs: dict[str, Tensor],
     random: np.random.Generator,
-    laws: Mapping[str, ConstrainedRows],
+    laws: RowLaws,
 ) -> EmissionHMM:
     drawn = {}
     for name, own, count in zip(("initial", "transition"), priors, counts, strict=True):

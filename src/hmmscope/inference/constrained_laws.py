@@ -137,12 +137,16 @@ class ConstrainedRows(Shown):
         return found
 
 
+#: Priors of constrained arrays, by name.
+RowLaws = Mapping[str, ConstrainedRows]
+
+
 def log_gamma(values: Array) -> Array:
     found: Array = torch.lgamma(torch.from_numpy(values)).numpy()
     return found
 
 
-def symmetries(laws: Mapping[str, ConstrainedRows], size: int) -> NDArray[np.int64] | None:
+def symmetries(laws: RowLaws, size: int) -> NDArray[np.int64] | None:
     """Return the permutations of the states that preserve the constraints (order, state); None for all."""
     if not laws:
         return None

@@ -1,7 +1,7 @@
 """Evidence P(observations | number of states) under conjugate priors, by sequential Monte Carlo."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 from itertools import combinations, pairwise
@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hmmscope.inference.chains import relabelled
-from hmmscope.inference.constrained_laws import ConstrainedRows, symmetries
+from hmmscope.inference.constrained_laws import ConstrainedRows, RowLaws, symmetries
 from hmmscope.inference.count_mixtures import Array, CountMixture, Rows, repeated
 from hmmscope.inference.em import Model, can_run_side_by_side
 from hmmscope.inference.evidence_emissions import (
@@ -70,7 +70,7 @@ def evidence(
     *,
     most: int = MOST,
     callback: Callable[[str], object] | None = None,
-    laws: Mapping[str, ConstrainedRows] | None = None,
+    laws: RowLaws | None = None,
 ) -> Evidence | None:
     """Estimate log P(all observations | number of states), in nats, under uniform priors.
 
@@ -100,7 +100,7 @@ def sampled(
     fit: Rows,
     random: np.random.Generator,
     callback: Callable[[str], object] | None = None,
-    laws: Mapping[str, ConstrainedRows] | None = None,
+    laws: RowLaws | None = None,
 ) -> Evidence:
     """Estimate log P(all observations | number of states) by sequential Monte Carlo.
 
@@ -117,7 +117,7 @@ def sampled(
     return AnnealedSampler(emissions, fit, random, callback, laws or {}).estimate()
 
 
-def _of_one_state(work: PackedSequences, num_symbols: int, laws: Mapping[str, ConstrainedRows]) -> float:
+def _of_one_state(work: PackedSequences, num_symbols: int, laws: RowLaws) -> float:
     counts = np.bincount(work.packed().symbols, minlength=num_symbols)[:num_symbols]
     if "emission" in laws:
         return laws["emission"].log_marginal(counts[None].astype(np.float64))
@@ -161,7 +161,7 @@ class AnnealedSampler(Shown):
     fit: Rows
     random: np.random.Generator
     callback: Callable[[str], object] | None = None
-    laws: Mapping[str, ConstrainedRows] = field(default_factory=dict)
+    laws: RowLaws = field(default_factory=dict)
 
     @cached_property
     def orders(self) -> NDArray[np.int64] | None:

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hmmscope.errors import InputError
-from hmmscope.inference.constrained_laws import ConstrainedRows
+from hmmscope.inference.constrained_laws import RowLaws
 from hmmscope.inference.gibbs import PIECE, SPREAD, Chains, Draws, dirichlet_rows, matched
 from hmmscope.inference.known_states import paired
 from hmmscope.inference.loop_inputs import StateSets
@@ -48,7 +48,7 @@ def expanded_draws(
     priors: Rows,
     reference: Path,
     chains: Chains,
-    laws: Mapping[str, ConstrainedRows],
+    laws: RowLaws,
     orders: NDArray[np.int64] | None = None,
 ) -> Draws:
     """Sample parameters given sequences, as `symbol_draws` does.

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from hmmscope.axes import Int, Tensor
 from hmmscope.errors import InputError
 from hmmscope.inference.baum_welch import BaumWelchFit, as_sequences, fit_baum_welch, held_out_log_likelihoods
-from hmmscope.inference.constrained_laws import ConstrainedRows
+from hmmscope.inference.constrained_laws import RowLaws
 from hmmscope.inference.evidence import MOST, UNASKED, Evidence, EvidenceStopped, evidence
 from hmmscope.inference.filtering import filter_beliefs
 from hmmscope.inference.loop_inputs import PackedSequences
@@ -275,7 +275,7 @@ def evidence_of_fits(
     return lambda size: evidence(work, fits[size].hmm, most=most, callback=hear, laws=laws[size]), choose, ""
 
 
-def why_not(laws: Iterable[Mapping[str, ConstrainedRows]]) -> str:
+def why_not(laws: Iterable[RowLaws]) -> str:
     closed = all(law.closed for own in laws for law in own.values())
     return "" if closed else "constraints tie entries of rows whose other entries are constrained differently"
 

@@ -1,7 +1,7 @@
 """Posterior draws of the parameters of a fitted model, and their intervals, checks and forecasts."""
 
 import signal
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
@@ -14,7 +14,7 @@ from hmmscope.axes import Float64, Tensor
 from hmmscope.emissions.vector_gibbs import vector_draws
 from hmmscope.errors import InputError
 from hmmscope.inference.chains import effective_sizes, equal_tails, r_hat
-from hmmscope.inference.constrained_laws import ConstrainedRows, symmetries
+from hmmscope.inference.constrained_laws import RowLaws, symmetries
 from hmmscope.inference.em import PARTS, Model, counts_of
 from hmmscope.inference.gibbs import Chains, ChainsStopped, DirichletPrior, Draws, symbol_draws
 from hmmscope.inference.gibbs_expanded import expanded_draws, expansion_of
@@ -189,7 +189,7 @@ class FitData(Shown):
         chains: Chains,
         laws: dict[str, Any],
         max_lengthening: int = 1,
-        rules: Mapping[str, ConstrainedRows] | None = None,
+        rules: RowLaws | None = None,
     ) -> Posterior:
         require(is_count(max_lengthening), "max_lengthening", "must be at least 1 and whole", max_lengthening)
         factor, found = 0, None
@@ -215,14 +215,7 @@ class FitData(Shown):
             raise Interrupted(f"{said} (sys.last_value.result)", signal.SIGINT, result)
         return result
 
-    def _drawn(
-        self,
-        hmm: Any,
-        prior: DirichletPrior,
-        chains: Chains,
-        laws: dict[str, Any],
-        rules: Mapping[str, ConstrainedRows],
-    ) -> Draws:
+    def _drawn(self, hmm: Any, prior: DirichletPrior, chains: Chains, laws: dict[str, Any], rules: RowLaws) -> Draws:
         if self.restricted:
             other = "known_states" if isinstance(self.data, VectorData) else "duration_family"
             raise InputError(f"posterior: supports neither sequence_weights nor {other}; fit again without them")
@@ -238,14 +231,7 @@ class FitData(Shown):
         work = flat_sequences(self.data.flat, self.data.lengths.numpy()).packed()
         return _symbol_draws(hmm, work, prior, chains, rules)
 
-    def _expanded(
-        self,
-        hmm: Any,
-        prior: DirichletPrior,
-        chains: Chains,
-        laws: dict[str, Any],
-        rules: Mapping[str, ConstrainedRows],
-    ) -> Draws:
+    def _expanded(self, hmm: Any, prior: DirichletPrior, chains: Chains, laws: dict[str, Any], rules: RowLaws) -> Draws:
         start = {name: rows.numpy() for name, rows in hmm.file_tensors().items()}
         for name in laws:
             if name not in start:
@@ -261,10 +247,8 @@ class FitData(Shown):
         start |= {name: law.rule.maximise(start[name]) for name, law in rules.items()}
         assert isinstance(self.data, SequenceData)
         work = flat_sequences(self.data.flat.astype(np.int64), self.data.lengths.numpy())
-        expansion, orders = (
-            expansion_of(hmm, work.symbols, self.inputs, self.known),
-            symmetries(rules, len(hmm.initial)),
-        )
+        expansion = expansion_of(hmm, work.symbols, self.inputs, self.known)
+        orders = symmetries(rules, len(hmm.initial))
         reference = np.empty(0, np.int64)
         if self.known is None and (orders is None or len(orders) > 1):
             reference = np.maximum(np.asarray(predict(hmm, self.rows)), 0).astype(np.int64)
@@ -272,9 +256,7 @@ class FitData(Shown):
         return expanded_draws(expansion, data, start, priors, reference, chains, rules, orders)
 
 
-def _symbol_draws(
-    hmm: HMM, work: PackedSequences, prior: DirichletPrior, chains: Chains, rules: Mapping[str, ConstrainedRows]
-) -> Draws:
+def _symbol_draws(hmm: HMM, work: PackedSequences, prior: DirichletPrior, chains: Chains, rules: RowLaws) -> Draws:
     allowed = {part: law.rule.allowed for part, law in rules.items()}
     parts = zip(PARTS, Model.of(hmm), strict=True)
     start = [np.where(allowed.get(part, True), np.maximum(own, 1 / UNIT), 0.0) for part, own in parts]
