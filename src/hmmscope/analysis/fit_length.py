@@ -22,6 +22,9 @@ _BATCH = 256
 _ROUNDS = 64
 DEFINITIONS = ("prefix", "max")
 
+#: Losses by position for each epoch; None where there are no samples.
+Losses = Sequence[Sequence[float | None]]
+
 
 @registry.instrument("evaluation-losses", x="position", by=("predictor",))
 def evaluation_losses(
@@ -134,12 +137,7 @@ def _rows(predictor: str, positions: NDArray[np.int64], values: NDArray[np.float
 
 
 def fit_length(
-    losses: Sequence[Sequence[float | None]],
-    positions: Sequence[int],
-    error_rate: float,
-    *,
-    last: int = 3,
-    definition: str = "prefix",
+    losses: Losses, positions: Sequence[int], error_rate: float, *, last: int = 3, definition: str = "prefix"
 ) -> int:
     """Return the length up to which the evaluation loss is below `error_rate` in the last epochs.
 
@@ -163,38 +161,28 @@ def fit_length(
     Raises:
         InputError: losses and positions have different lengths, there are no epochs, or an argument is invalid.
     """
+    count = _num_fitted(losses, positions, error_rate, last, definition)
+    return positions[count - 1] if count else 0
+
+
+def _num_fitted(losses: Losses, positions: Sequence[int], error_rate: float, last: int, definition: str) -> int:
     require_known("definition", definition, DEFINITIONS)
     fitted = fitted_positions(losses, positions, error_rate, last=last)
     if definition == "max":
-        return max((p for p, good in zip(positions, fitted, strict=True) if good), default=0)
-    length = 0
-    for position, good in zip(positions, fitted, strict=True):
-        if not good:
-            break
-        length = position
-    return length
+        return max((number for number, good in enumerate(fitted, 1) if good), default=0)
+    return [*fitted, False].index(False)
 
 
 def crossing_length(
-    losses: Sequence[Sequence[float | None]],
-    positions: Sequence[int],
-    error_rate: float,
-    *,
-    last: int = 3,
-    definition: str = "prefix",
+    losses: Losses, positions: Sequence[int], error_rate: float, *, last: int = 3, definition: str = "prefix"
 ) -> float:
     """Compute the position, interpolated between integers, at which the loss crosses the error rate.
 
     The loss of a position is its largest loss in the last epochs; position 0 has loss 0. If no loss crosses the error
     rate, the result is the last evaluated position.
     """
-    require_known("definition", definition, DEFINITIONS)
-    fitted = fitted_positions(losses, positions, error_rate, last=last)
-    if definition == "max":
-        first = max((i + 1 for i, good in enumerate(fitted) if good), default=0)
-    else:
-        first = fitted.index(False) if False in fitted else len(fitted)
-    if first == len(fitted):
+    first = _num_fitted(losses, positions, error_rate, last, definition)
+    if first == len(positions):
         return float(positions[-1])
     counted = [[loss for row in losses[-last:] if (loss := row[i]) is not None] for i in range(first + 1)]
     start, below = (positions[first - 1], max(counted[first - 1])) if first else (0, 0.0)
@@ -205,22 +193,14 @@ def crossing_length(
     return start + (positions[first] - start) * min(share, 1.0)
 
 
-def fit_start(
-    losses: Sequence[Sequence[float | None]], positions: Sequence[int], error_rate: float, *, last: int = 3
-) -> int | None:
+def fit_start(losses: Losses, positions: Sequence[int], error_rate: float, *, last: int = 3) -> int | None:
     """Return the least position from which on all positions are fitted (see `fit_length`), or None."""
-    start = None
     fitted = fitted_positions(losses, positions, error_rate, last=last)
-    for position, good in zip(reversed(positions), reversed(fitted), strict=True):
-        if not good:
-            break
-        start = position
-    return start
+    count = [*reversed(fitted), False].index(False)
+    return positions[-count] if count else None
 
 
-def fitted_positions(
-    losses: Sequence[Sequence[float | None]], positions: Sequence[int], error_rate: float, *, last: int = 3
-) -> list[bool]:
+def fitted_positions(losses: Losses, positions: Sequence[int], error_rate: float, *, last: int = 3) -> list[bool]:
     is_rate = isinstance(error_rate, int | float) and error_rate > 0
     require(is_rate, "error_rate", "must be a number above 0", error_rate)
     require_count("last", last)
