@@ -145,14 +145,7 @@ def filter_batch(hmm: Process, observations: Observations, reset_mask: object, l
 
 
 class Outputs(NamedTuple):
-    """Arrays that the forward pass fills, if given, and the windows that it reads.
-
-    Attributes:
-        beliefs, norms: Beliefs (..., state) and P(o_t | o_0..o_{t-1}) (...).
-        laws, ahead: Distributions given the state, and the next-symbol probabilities that follow (..., symbol).
-        totals: Log-likelihoods (sequence,).
-        ends, openers: Rows filled at the ends of sequences only, and symbols read at their first steps.
-    """
+    """Arrays that the forward pass fills, if given; see `hmmscope.kernels.simd_over_sequences.forward`."""
 
     beliefs: NDArray | None = None
     norms: NDArray | None = None
@@ -163,7 +156,7 @@ class Outputs(NamedTuple):
     openers: NDArray[np.int64] | None = None
 
     def flat(self, size: int, dtype: np.dtype) -> tuple[NDArray, ...]:
-        """Return opening and prediction probabilities, `ahead`, `beliefs` and `norms`; they are empty if not given."""
+        """Return opening, prediction, `ahead`, `beliefs` and `norms`; arrays that are not given are empty."""
         laws, ahead = NextStepProbs(np.empty(0), np.empty((size, 0))), np.empty((0, 0))
         if self.laws is not None and self.ahead is not None and len(self.laws.opening):
             laws, ahead = self.laws, self.ahead.reshape(-1, len(self.laws.opening))
