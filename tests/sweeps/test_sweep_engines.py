@@ -385,7 +385,7 @@ def test_real_slurm_preempts_loses_its_driver_and_stops(tmp_path: Path) -> None:
 @pytest.mark.slurm
 def test_real_slurm_job_that_is_lost_is_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The process that attends to the worker is killed, so that the job leaves no result."""
-    from hmmscope.lab.sweeps import slurm
+    from hmmscope.lab.tasks import slurm
 
     monkeypatch.setattr(slurm, "_SECONDS_BETWEEN_LOOKS", 0.5)
     monkeypatch.setattr(slurm, "_SECONDS_FOR_A_RESULT", 2.0)
@@ -397,7 +397,7 @@ def test_real_slurm_job_that_is_lost_is_tried_again(tmp_path: Path, monkeypatch:
         def update(self, counts: dict[str, int]) -> None:
             if not self.killed and counts["running"]:
                 until(lambda: workers_of(out))
-                os.kill(next(iter(workers_of(out).values())), signal.SIGKILL)
+                os.kill(parent(parent(workers_of(out)[0])), signal.SIGKILL)
                 self.killed = True
 
         def failed(self, outcome: Outcome, attempts: int, again: bool) -> None:
