@@ -142,7 +142,7 @@ def matching(agreement: Array, orders: NDArray[np.int64] | None = None) -> NDArr
 
 
 def relabelled(values: Array, own: NDArray[np.int64], axes: int) -> Array:
-    """Permute the first `axes` state axes of arrays (..., state, ...) by the permutations `own` (..., state)."""
+    # `own` (..., state) permutes the first `axes` state axes of `values` (..., state, ...)
     for axis in range(own.ndim - 1, own.ndim - 1 + axes):
         order = np.expand_dims(own, [other for other in range(own.ndim - 1, values.ndim) if other != axis])
         values = np.take_along_axis(values, order, axis)
