@@ -109,6 +109,6 @@ def _span(
     return directions[: _rank(part)][sizes[: _rank(part)] > 0]
 
 
-def _overlap(one: Float64[Tensor, "direction width"], other: Float64[Tensor, "direction width"]) -> float:
+def _overlap(one: Float64[Tensor, "direction width"], other: Float64[Tensor, "other width"]) -> float:
     least = min(len(one), len(other))
     return float((one @ other.T).square().sum() / least) if least else 0.0
