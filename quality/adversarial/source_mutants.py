@@ -50,6 +50,7 @@ ASKED += (
     "verbs/test_verbs.py",
     "test_defaults.py",
     "../quality/test_limits.py",
+    "../quality/test_small_cases.py",
     "../quality/test_surviving_mutants.py",
     "../quality/test_drawn_plots.py",
     "../quality/test_kept_answers.py",
