@@ -383,7 +383,7 @@ def test_facts_screens(capsys: pytest.CaptureFixture, tmp_path: Path) -> None:
     assert cli.main([*command, "--out", str(tmp_path / "f.json")]) == 0
     said = capsys.readouterr().out
     assert "n-gram baselines after 2 demonstrations of length 5, from test position 4 on" in said
-    assert "accuracy of a probe for 3 components" in said
+    assert "accuracy of probes for 3 components" in said
     rows = store.read_json(tmp_path / "f.json")["screening"]
     assert {row["name"] for row in rows} >= {"optimum", "order-4", "symbol counts"}
     assert cli.main(["infer", "umbrella", "--ngram-baselines", "1x6", "--samples", "8"]) == 0

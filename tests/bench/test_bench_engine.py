@@ -14,6 +14,7 @@ def test_both_engines_take_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     for kind in (SingleProcess, Compiled):
         take = kind.take
         monkeypatch.setattr(kind, "take", lambda self, *args, take=take: taken.append(type(self)) or take(self, *args))
+    monkeypatch.setattr(engine, "ROUNDED", ())
     monkeypatch.setattr(engine, "SHAPES", {"RNN 64, 17 columns": engine.SHAPES["RNN 64, 17 columns"]})
     (contest,) = engine.contests(peers=False)
     assert [contender.name for contender in contest.contenders] == ["compiled", "torch", "float32 matrix product"]

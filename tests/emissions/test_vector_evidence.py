@@ -76,14 +76,15 @@ def test_estimates_are_unbiased(family, monkeypatch):
     monkeypatch.setattr(module, "CHAINS", 8)
     for hard in (100, 0):  # runs near the fit, and chains
         monkeypatch.setattr(module, "HARD", hard)
-        check_mean([one.estimate().log for one in samplers[:4]], exact)
+        check_mean([one.estimate().log for one in samplers[:4]], exact, 0.02)
     check_mean([one.from_prior([numbers.likelihood(1)], []).log for one in samplers], exact)
 
 
-def check_mean(found, exact):
+def check_mean(found, exact, bias=0.0):
+    """Compare the mean ratio with one; bridge sampling of finite chains has a small bias."""
     ratios = np.exp(np.array(found) - exact)
     error = ratios.std(ddof=1) / len(ratios) ** 0.5
-    assert abs(ratios.mean() - 1) < 4 * error
+    assert abs(ratios.mean() - 1) < bias + 4 * error
     assert error < 0.2
 
 
