@@ -424,14 +424,15 @@ def test_initial_values_may_differ_from_controls_up_to_a_ratio() -> None:
     assert "root mean square" in initialization.other_law({"w": 1.01 * most * drawn}, controls)
 
 
-def test_an_infinite_distance_hides_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("value", [torch.inf, 0.0])
+def test_a_distance_that_has_no_share_hides_no_other(value: float, monkeypatch: pytest.MonkeyPatch) -> None:
     process = make_process("random-mixture", num_components=3, num_states=2, num_symbols=3)
     dataset = ProcessDataset(process, layout=PromptLayout(num_demonstrations=1, demonstration_length=3, test_length=3))
     sizes = {"num_symbols": 3, "vocab_size": dataset.vocab_size, "max_length": 16}
     model = make_model("roformer", num_layers=1, width=8, seed=0, **sizes).eval()
     known = task_patching.DISTANCES
     rows = task_patching.task_patching(model, dataset, num_samples=16, num_random=1)
-    endless = {"endless": lambda probs, _: torch.full(probs.shape[:-1], torch.inf, dtype=torch.float64)}
-    monkeypatch.setattr(task_patching, "DISTANCES", endless | known)
+    without = {"without": lambda probs, _: torch.full(probs.shape[:-1], value, dtype=torch.float64)}
+    monkeypatch.setattr(task_patching, "DISTANCES", without | known)
     assert task_patching.task_patching(model, dataset, num_samples=16, num_random=1) == rows
     assert rows

@@ -51,6 +51,7 @@ ASKED += (
     "test_defaults.py",
     "../quality/test_limits.py",
     "../quality/test_small_cases.py",
+    "../quality/test_small_inference.py",
     "../quality/test_surviving_mutants.py",
     "../quality/test_drawn_plots.py",
     "../quality/test_kept_answers.py",
@@ -73,6 +74,10 @@ EQUIVALENT: dict[tuple[str, str], str] = {
         "analysis/strategy_weights.py",
         "while size > 1e-12 and _value(q_N, p_KN, w + size * step) > here + 1e-4 * size * slope + 1e-16:",
     ): "a line search: if two sums are equal to the last bit, one more halving stays within the tolerance",
+    (
+        "analysis/strategy_weights.py",
+        "w = 0.99 * start + 0.01 / len(start)",
+    ): "where the search for the minimum of a convex function begins; it reaches the minimum from any start",
     **dict.fromkeys(
         (
             ("datasets/layouts.py", 'raise AssertionError("a layout must define has_delimiter")'),
