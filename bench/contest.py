@@ -7,12 +7,15 @@ One thread of a processor is timed by processor time, which other programs distu
 by wall time. A short call is repeated until all repetitions take `LEAST` seconds, because the clock is coarse.
 """
 
+import cProfile
 import importlib.util
 import math
+import pstats
 import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -47,7 +50,6 @@ class Contest:
     Attributes:
         work: Description.
         unit: Unit of `amount` (tokens, FLOP).
-        reason: Known reason for a faster peer.
         flops: Operations of matrix products per unit of work; zero without such products.
         dtype: Data type of the products.
         by_clock: Always use wall time, for work in other processes.
@@ -55,7 +57,6 @@ class Contest:
 
     work: str
     unit: str
-    reason: str = ""
     flops: float = 0.0
     dtype: torch.dtype = torch.float64
     by_clock: bool = False
@@ -86,6 +87,13 @@ class Contest:
         peak = None if found is None else rates[contenders[-1].name]
         ours = rates[self.contenders[0].name]
         limit = next((rates[c.name] for c in self.contenders if c.limit), None)
+        best = max(
+            (c for c in self.contenders[1:] if _is_peer(c.name, c.limit)), key=lambda c: rates[c.name], default=None
+        )
+        reason = ""
+        if best is not None and rates[best.name] > ours and not on_gpu:
+            reason = where_time_goes(self.contenders[0], calls[0], min(seconds[self.contenders[0].name]))
+            reason += f"; {best.name} takes {best.amount / rates[best.name] * 1e3:.3g} ms"
         return [
             {
                 "work": self.work,
@@ -101,8 +109,9 @@ class Contest:
                 "repeats": repeats,
                 "timed_by": "processor" if clock is time.process_time else "clock",
                 "limit": c.limit,
+                "reason": reason if number == 0 else "",
             }
-            for c in contenders
+            for number, c in enumerate(contenders)
         ]
 
 
@@ -112,16 +121,46 @@ def summary(contests: Sequence[tuple[Contest, list[dict]]]) -> list[dict]:
     Rows of our other routines (their names start with "hmmscope") are not peers.
     """
     lines = []
-    for contest, rows in contests:
-        peers = [row for row in rows[1:] if not row["limit"] and not row["who"].startswith("hmmscope")]
+    for _, rows in contests:
+        peers = [row for row in rows[1:] if _is_peer(row["who"], row["limit"])]
         best = max(peers, key=lambda row: row["rate"], default=None)
         ratio = None if best is None else best["ours_over_this"]
         lines.append(
             {key: rows[0][key] for key in ("work", "threads", "rate", "unit", "share_of_limit", "share_of_peak")}
             | {"peer": None if best is None else best["who"], "ratio": ratio}
-            | {"reason": contest.reason if ratio is not None and ratio < 1 else ""}
+            | {"reason": rows[0].get("reason", "")}
         )
     return lines
+
+
+def _is_peer(name: str, limit: bool) -> bool:
+    return not limit and not name.startswith("hmmscope")
+
+
+def where_time_goes(contender: Contender, calls: int, seconds: float) -> str:
+    """Say how many of the `seconds` of a call are spent in compiled loops, in torch and NumPy, and in Python.
+
+    A profile gives the first two, whose functions it does not slow down; Python is the rest.
+    """
+    profile = cProfile.Profile()
+    profile.enable()
+    for _ in range(calls):
+        contender.run()
+    profile.disable()
+    parts, loops = {"compiled loops": 0.0, "torch and NumPy": 0.0}, dict[str, float]()
+    for (file, _, name), (_, _, own, *_) in pstats.Stats(profile).stats.items():  # type: ignore[attr-defined]
+        if Path(file).parent.name == "kernels":
+            parts["compiled loops"] += own / calls
+            loops[name] = loops.get(name, 0.0) + own / calls
+        elif file == "~":
+            parts["torch and NumPy"] += own / calls
+    parts["Python"] = max(0.0, seconds - sum(parts.values()))
+    told = ", ".join(f"{own / seconds:.0%} in {part}" for part, own in parts.items())
+    longest = "".join(
+        f" (longest loop: {name}, {loops[name] * 1e3:.3g} ms)"
+        for name in sorted(loops, key=lambda one: loops[one])[-1:]
+    )
+    return f"of {seconds * 1e3:.3g} ms, {told}{longest}"
 
 
 def _timed(contender: Contender, calls: int, clock: Callable[[], float]) -> float:

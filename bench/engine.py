@@ -86,9 +86,8 @@ def contests(*, peers: bool, device: str = "cpu") -> list[Contest]:
 def _contest(name: str, data: dict[str, Any], precision: str = "float32") -> Contest:
     config = config_from_data(data | {"training": {**data["training"], "device": "cpu", "precision": precision}})
     columns, batch = config.layout.context_length, config.training.batch_size
-    reason = "for few samples, a tenth of a step is independent of the batch: folding, transposing and updating maps"
     work = f"step, {name}, batch {batch}" + (f", {precision}" if precision != "float32" else "")
-    contest = Contest(work, "tokens", reason)
+    contest = Contest(work, "tokens")
     engines: tuple[Literal["compiled", "torch"], ...] = ("compiled", "torch")
     for engine in engines:
         contest.add(engine, _steps(config, engine), _STEPS * batch * columns)

@@ -122,12 +122,7 @@ def _contests(
     tokens = len(X)
     fits = Contest(f"{estimator}.fit, {name}", "tokens")
     answers = {
-        method: Contest(
-            f"{estimator}.{method}, {name}",
-            "tokens",
-            "a call takes half a millisecond, which includes checks of the input",
-        )
-        for method in ("score", "predict", "predict_proba")
+        method: Contest(f"{estimator}.{method}, {name}", "tokens") for method in ("score", "predict", "predict_proba")
     }
     for who, make in makers.items():
         fits.add(who, functools.partial(_fitted, make, X, lengths), iterations * tokens)

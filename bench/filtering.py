@@ -37,8 +37,6 @@ def _shape(states: int, symbols: int, batch: int, length: int, *, peers: bool, d
         contest = Contest(
             f"filtering{where}, {states} states, {batch} x {length}, {name}",
             "tokens",
-            "the scan neither checks symbols nor builds a table, a tenth of our time for few tokens"
-            * (device == "cpu"),
             flops=2.0 * states**2,
             dtype=dtype,
         )

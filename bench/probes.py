@@ -32,7 +32,6 @@ def contests(*, peers: bool, device: str = "cpu", samples: int = SAMPLES) -> lis
     contest = Contest(
         f"logistic probes, {LAYERS} layers of {WIDTH}, {x.shape[1]} examples, {COMPONENTS} classes",
         "probes",
-        "our fit continues until the line search of the slowest layer ends",
     )
     contest.add("hmmscope", lambda: fit_logistic(x, y, COMPONENTS, ridge=RIDGE), LAYERS)
     if peers and installed("sklearn"):

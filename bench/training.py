@@ -122,9 +122,7 @@ def _contest(shape: Shape, peers: bool, device: str, precision: str, compiled: b
     dataset = ProcessDataset(process, layout=config.layout, seed=0, stream="train", device=device)
     columns = config.layout.context_length
     tokens = batch * columns
-    reason = "nanoGPT has no biases; with them it is equally fast, because the same matrix products dominate both"
-    reason *= device == "cpu"  # the reason is unknown on a GPU
-    contest = Contest(f"training, {shape.name}, batch {batch}, {precision}", "tokens", reason)
+    contest = Contest(f"training, {shape.name}, batch {batch}, {precision}", "tokens")
     contest.add("hmmscope", _ours(_without_dropout(config), dataset, target, at_hand=True), tokens)
     contest.add("hmmscope, as in a run", _ours(config, dataset, target), tokens)
     if precision != "float32":  # float32 as well, in the same rounds

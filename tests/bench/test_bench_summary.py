@@ -1,11 +1,14 @@
 """The one table of the bench: who is ahead of whom, in what share of the limit, and why."""
 
+import re
+
 import numpy as np
 import pytest
 import torch
 
+import hmmscope as hs
 from bench import peak, probes
-from bench.contest import Contest, summary
+from bench.contest import Contest, summary, where_time_goes
 
 
 def rows(ours: float, **others: float) -> list[dict]:
@@ -23,15 +26,32 @@ def rows(ours: float, **others: float) -> list[dict]:
 
 
 def test_the_fastest_peer_and_the_reason_where_it_is_ahead() -> None:
-    contest = Contest("filtering", "tokens", reason="it returns less")
+    contest = Contest("filtering", "tokens")
     (behind,) = summary([(contest, rows(2.0, slow=1.0, fast=4.0, **{"hmmscope, other": 5.0}))])
     assert (behind["peer"], behind["ratio"], behind["share_of_limit"]) == ("fast", 0.5, 0.25)
     assert behind["share_of_peak"] == 0.125
-    assert behind["reason"] == "it returns less"
     (ahead,) = summary([(contest, rows(2.0, slow=1.0))])
     assert (ahead["peer"], ahead["ratio"], ahead["reason"]) == ("slow", 2.0, "")
     (alone,) = summary([(contest, rows(2.0))])
     assert (alone["peer"], alone["ratio"]) == (None, None)
+
+
+def test_the_reason_says_where_the_time_of_a_slower_call_goes() -> None:
+    """Two calls that wait, and the compiled loop of a filter: the profile finds each in its part."""
+    hmm, seen = hs.load_process("umbrella"), torch.zeros(1, 20_000, dtype=torch.int64)
+    contest = Contest("filtering", "tokens")
+    contest.add("hmmscope", lambda: hs.filter_beliefs(hmm, seen), 1)
+    contest.add("nobody", lambda: None, 1)
+    (line,) = summary([(contest, contest.rows(repeats=1, threads=1))])
+    assert re.fullmatch(
+        r"of \S+ ms, \d+% in compiled loops, \d+% in torch and NumPy, \d+% in Python "
+        r"\(longest loop: \w+, \S+ ms\); nobody takes \S+ ms",
+        line["reason"],
+    )
+    assert (
+        where_time_goes(contest.contenders[1], 1, 1.0)
+        == "of 1e+03 ms, 0% in compiled loops, 0% in torch and NumPy, 100% in Python"
+    )
 
 
 def test_one_thread_is_timed_by_the_processor_and_several_by_the_clock() -> None:
