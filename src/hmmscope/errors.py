@@ -2,6 +2,8 @@
 
 import errno
 import re
+import sys
+import warnings
 
 _RESOURCES = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.EPIPE}
 
@@ -14,6 +16,14 @@ _OUT_OF_REACH = {
 _OUT_OF_REACH |= {errno.EACCES: "can no longer be opened", errno.EROFS: "can no longer be written"}
 
 _PAGES = {"jinja2", "markupsafe", "matplotlib"}
+
+
+def warn(message: str) -> None:
+    """Warn at the line outside of the library that called it."""
+    frame, level = sys._getframe(1), 2
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("hmmscope."):
+        frame, level = frame.f_back, level + 1
+    warnings.warn(message, stacklevel=level)
 
 
 class HmmscopeError(Exception):

@@ -20,7 +20,7 @@ from hmmscope.errors import InputError
 from hmmscope.lab.cli import main
 from hmmscope.runs.stream_parts import parts_of
 
-UMBRELLA = hs.load_process("umbrella")
+UMBRELLA, CASINO = hs.load_process("umbrella"), hs.load_process("dishonest-casino")
 NUMBERS = hs.GaussianHMM([0.5, 0.5], [[0.9, 0.1], [0.1, 0.9]], [[0.0], [3.0]], torch.ones(2, 1))
 
 
@@ -72,7 +72,7 @@ def test_sequences_without_observations_are_refused_in_one_line() -> None:
     for process, values in ((NUMBERS, np.array([0.5, 1.5, 4.0])), (UMBRELLA, np.array([0, 1, 1]))):
         for verb in (process.score, process.predict, process.predict_proba, process.forecast):
             for x, more in (([values, []], {}), (values, {"lengths": [0, 3]}), ([], {}), (values[:0], {})):
-                with pytest.raises(InputError, match=r"is empty; leave it out$"):
+                with pytest.raises(InputError, match=r"is empty; leave it out$|: holds no sequence$"):
                     verb(x, **more)
     empty = hs.filter_beliefs(NUMBERS, torch.zeros(2, 0, 1))
     assert (empty.log_likelihood.tolist(), empty.first_observation.tolist()) == ([0, 0], [1.5])
@@ -166,16 +166,56 @@ def test_numbered_columns_single_tensors_and_nested_tensors() -> None:
                     verb(nested)
 
 
-def test_columns_of_known_names_have_one_symbol_in_each_row() -> None:
+def test_columns_of_known_names_have_one_symbol_in_each_row(tmp_path: Path) -> None:
     names, rows = UMBRELLA.symbols, [0, 1, 1, 0]
     column = [names[row] for row in rows]
     frames = [__import__(one).DataFrame({"w": column}) for one in ("pandas", "polars") if find_spec(one)]
-    for source in (column, {"w": column}, np.array([(one,) for one in column], [("w", "U20")]), *frames):
-        assert UMBRELLA.score(source) == pytest.approx(float(hs.log_likelihood(UMBRELLA, rows)), abs=1e-12)
+    for name, lines in (("a.csv", ["w", *column]), ("a.txt", column), ("b.csv", [",".join(column)])):
+        (tmp_path / name).write_text("\n".join(lines) + "\n")
+    expected = float(hs.log_likelihood(UMBRELLA, rows))
+    for source in (
+        *(column, np.array(column), {"w": column}, np.array([(one,) for one in column], [("w", "U20")])),
+        *(frames + [[frame] for frame in frames] + sorted(tmp_path.iterdir())),
+    ):
+        assert UMBRELLA.score(source) == pytest.approx(expected, abs=1e-12)
+        assert float(hs.log_likelihood(UMBRELLA, source)) == pytest.approx(expected, abs=1e-12)
+        assert hs.SequenceData(source, symbols=names)[0].tolist() == rows
     assert UMBRELLA.predict({"i": rows, "w": column}, column="w").tolist() == UMBRELLA.predict(rows).tolist()
     gaps = [column[0], None, *column[2:]]
     for source in (gaps, {"w": gaps}, [gaps]):
         assert UMBRELLA.score(source, missing="none") == UMBRELLA.score([0, hs.MISSING, 1, 0])
+
+
+RULE = r"whole numbers are indices of symbols \(0 is '1'\); for names pass text, such as '1' or x.astype\(str\)"
+
+
+def test_whole_numbers_are_warned_of_where_names_are_other_numbers(tmp_path: Path, capsys: Any) -> None:
+    rows, file, model, drawn = np.array([1, 3, 5]), *(str(tmp_path / one) for one in ("a.json", "h.json", "s.npz"))
+    Path(file).write_text("[1, 3, 5]")
+    CASINO.save(model)
+    verbs = [partial(hs.log_likelihood, CASINO), CASINO.score, CASINO.predict, CASINO.state_table]
+    verbs += [partial(hs.SequenceData, symbols_from=CASINO), partial(hs.fit, num_states=1, symbols=CASINO.symbols)]
+    for verb in verbs:
+        for source in (Path(file), rows, *containers(rows).values(), *[hs.SequenceData(rows)] * (verb in verbs[:-1])):
+            if not isinstance(source, torch.Tensor):
+                with pytest.warns(UserWarning, match=f"^(observations|sequences|a.json): {RULE}") as caught:
+                    verb(source)
+                assert len(caught) == 1
+        with pytest.raises(InputError, match=f"6 is not (a symbol )?in .0, 6.; {RULE}"):
+            verb([1, 6])
+    with pytest.warns(UserWarning, match=f"^source: {RULE}"):
+        hs.fit([5, *rows], 2, options=hs.FitOptions(start=CASINO))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        tensors, sampled = torch.tensor(rows), CASINO.sample(5).observations
+        for source in (sampled, tensors, [tensors], [["1", "3"], ["5"]], hs.SequenceData(tensors)):
+            for verb in verbs[:-1]:
+                verb(source)
+        assert main(["sample", model, "--num-samples", "2", "--out", drawn, "-q"]) == 0
+        assert main(["infer", model, drawn, "-q"]) == 0
+        hs.log_likelihood(hs.HMM([1.0], [[1.0]], [[0.5, 0.5]], symbols=["0", "1"]), rows[:1])
+    assert main(["infer", model, file, "-q"]) == 0
+    assert re.search(f"^warning: a.json: {RULE}", capsys.readouterr().err, re.MULTILINE)
 
 
 def test_frames_of_other_libraries_are_the_same() -> None:
@@ -190,8 +230,19 @@ def test_frames_of_other_libraries_are_the_same() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert hs.read_vectors(frames[1].lazy(), time="t", every="1h").num_observations == 2
+    numbered = frames[0].set_axis([0, 1], axis=1)
+    assert hs.read_vectors(numbered, time=0, column=1, every="1h").num_observations == 2
+    for time, said in ((2, r"unknown '2' \(known: 0, 1\)"), (numbered[0], "must be the name of a column")):
+        with pytest.raises(InputError, match=f"^time: {said}"):
+            hs.fit(numbered, 1, time=time, column=1)
     column = pandas.Series(pandas.Categorical(list("aba"), categories=list("cba")))
     assert hs.SequenceData(column).symbols == ("c", "b", "a")
+    sizes = pandas.Series(pandas.Categorical([3, None, 1], categories=[3, 2, 1], ordered=True))
+    for source in (sizes, sizes.to_frame("x")):
+        data = hs.SequenceData(source, missing="nan")
+        assert (data.symbols, data[0].tolist()) == (("3", "2", "1"), [0, hs.MISSING, 2])
+    for source in (sizes[::2], sizes.cat.as_unordered()[::2]):
+        assert CASINO.score(source) == float(hs.log_likelihood(CASINO, source)) == CASINO.score(["3", "1"])
 
 
 def test_numbers_that_could_be_read_wrongly(tmp_path: Path) -> None:

@@ -18,15 +18,7 @@ NAMES = "abc"
 SHAPES = {"one long": (1, 600), "many short": (40, 15), "gaps": (40, 15)}
 STUDY = StudySpec(length=20, states=(1, 2), restarts=1, iterations=3, order=1, networks=("rnn",), max_steps=2)
 #: The same on the command line.
-SMALL_STUDY = {
-    "length": 20,
-    "states": "1,2",
-    "restarts": 1,
-    "iterations": 3,
-    "order": 1,
-    "networks": "rnn",
-    "max_steps": 2,
-}
+SMALL_STUDY = "--length 20 --states 1,2 --restarts 1 --iterations 3 --order 1 --networks rnn --max_steps 2"
 
 
 def drawn(shape: str) -> list[list[str | None]]:
@@ -103,7 +95,7 @@ READERS: dict[str, Callable[[list, Path], tuple[Any, dict]]] = {
         missing="",
     ),
     "json": file("a.json", json.dumps, missing="none"),
-    "json lines": file("a.jsonl", lambda rows: "".join(json.dumps({"s": row}) + "\n" for row in rows), missing="none"),
+    "jsonl": file("a.jsonl", lambda rows: "".join(json.dumps({"s": row}) + "\n" for row in rows), missing="none"),
     "npz": npz,
     "frame": lambda rows, _: (
         Frame(zip(("u", "s"), map(list, zip(*long_column(rows), strict=True)), strict=True)),
@@ -156,21 +148,7 @@ TABLES: dict[str, Callable[[list, Path], tuple[Any, dict]]] = {
 READERS |= TABLES
 
 #: Those that are files.
-FILES = (
-    "characters",
-    "words",
-    "lines",
-    "fasta",
-    "fastq",
-    "csv",
-    "json",
-    "json lines",
-    "npz",
-    "parquet",
-    ".npz",
-    ".safetensors",
-    ".jsonl",
-)
+FILES = "characters words lines fasta fastq csv json jsonl npz parquet .npz .safetensors .jsonl"
 CROSS = [(reader, shape) for reader in READERS for shape in SHAPES]
 
 
@@ -200,7 +178,7 @@ def test_every_reader_goes_everywhere(tmp_path: Path, reader: str, shape: str) -
 
 @pytest.mark.parametrize(
     ("reader", "shape"),
-    [pytest.param(*one, marks=[] if one == ("csv", "gaps") else pytest.mark.slow) for one in CROSS if one[0] in FILES],
+    [pytest.param(*x, marks=[] if x == ("csv", "gaps") else pytest.mark.slow) for x in CROSS if x[0] in FILES.split()],
 )
 def test_every_file_goes_through_every_verb(tmp_path: Path, reader: str, shape: str) -> None:
     """`fit` is told how to read; `ask` with what was fitted needs no word of it."""
@@ -218,8 +196,7 @@ def test_every_file_goes_through_every_verb(tmp_path: Path, reader: str, shape: 
     assert [row["observation"] for row in asked] == [None if v < 0 else v for row in numbers(rows) for v in row]
     smoothed = hs.smooth_beliefs(hs.load_process(fitted), hs.SequenceData(source, **options))
     assert asked[0]["smoothed"] == pytest.approx(smoothed[0, 0].tolist(), abs=1e-12)
-    spec = [word for name, value in SMALL_STUDY.items() for word in (f"--{name}", value)]
-    verb("study", source, *how, "--out", tmp_path / "study", *spec)
+    verb("study", source, *how, "--out", tmp_path / "study", *SMALL_STUDY.split())
     assert (tmp_path / "study" / "report.html").exists()
     sizes = ["--model", "rnn", "--model.width", 8, "--layout.length", 15, "--training.num_steps", 2]
     verb("train", source, *how, "--out", tmp_path / "run", *sizes)

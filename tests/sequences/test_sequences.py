@@ -396,18 +396,15 @@ COLUMN = "day,weather\n" + "".join(
 
 
 def test_one_rule_with_and_without_an_alphabet(tmp_path: Path) -> None:
-    """A symbol a row is one sequence or many of one: both are said, also where the names are known."""
+    """A symbol a row is one sequence or many of one: both are said, unless all rows are symbols of a known alphabet."""
     path = written(tmp_path, "w.csv", COLUMN)
     hmm = hs.HMM([1.0], [[1.0]], [[0.5, 0.5]], symbols=["rain", "sun"])
-    for options in ({}, {"symbols": ["rain", "sun"]}, {"symbols_from": hmm}):
-        refused(
-            lambda options=options: SequenceData(path, column="weather", **options),
-            "two ways",
-            "as lines",
-            "1 sequence of 6",
-        )  # type: ignore[misc]
+    refused(lambda: SequenceData(path, column="weather"), "two ways", "as lines", "1 sequence of 6")
+    for options in ({"symbols": ["rain", "sun"]}, {"symbols_from": hmm}):
+        assert numbers(SequenceData(path, column="weather", **options)) == [[1, 0, 1, 0, 0, 1]]
     digits = written(tmp_path, "d.txt", "1\n0\n1\n")
-    refused(lambda: SequenceData(digits, symbols=2), "as numbers", "3 sequences of 1", "as lines", "1 sequence of 3")
+    refused(lambda: SequenceData(digits), "as numbers", "3 sequences of 1", "as lines", "1 sequence of 3")
+    assert numbers(SequenceData(digits, symbols=2)) == [[1, 0, 1]]
     spaced = written(tmp_path, "s.txt", "no rain\nrain\nno rain\n")
     assert numbers(SequenceData(spaced, symbols=["no rain", "rain"])) == [[0, 1, 0]]  # no other reading has these names
     assert numbers(SequenceData(written(tmp_path, "o.txt", "sun\n"), symbols=["rain", "sun"])) == [[1]]

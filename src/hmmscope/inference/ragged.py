@@ -31,9 +31,9 @@ def check_ragged(
     observations, known = as_batch(observations, alphabet, lengths)
     if known is not None and lengths is not None:
         raise InputError("lengths: must be omitted, because these observations already have lengths")
-    lengths, num_symbols = known if lengths is None else lengths, alphabet.count or 0
+    lengths = known if lengths is None else lengths
     if lengths is None or observations.ndim != 2:
-        found, mask = checked(observations, num_symbols, reset_mask, gaps=True)
+        found, mask = checked(observations, alphabet, reset_mask, gaps=True)
         return found, mask, torch.ones_like(found, dtype=torch.bool)
     batch, time = observations.shape
     counts = as_counts(lengths).to(observations.device)
@@ -50,9 +50,7 @@ def check_ragged(
         column = column if 1 in (batch, time) else ""
         raise InputError(f"lengths: must be {batch} integers in [0, {time}]{column}")
     inside = torch.arange(time, device=counts.device) < counts.to(torch.int64)[:, None]
-    found, mask = checked(
-        observations.where(inside, torch.zeros_like(observations)), num_symbols, reset_mask, gaps=True
-    )
+    found, mask = checked(observations.where(inside, torch.zeros_like(observations)), alphabet, reset_mask, gaps=True)
     return found, mask, inside
 
 

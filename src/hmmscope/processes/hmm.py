@@ -11,7 +11,8 @@ from hmmscope.processes.params import StateEmissionParams
 from hmmscope.processes.probability_rows import Quantiser
 from hmmscope.processes.process import Process
 from hmmscope.schema import shown
-from hmmscope.sequences.encoding import check_text
+from hmmscope.sequences.data import SequenceData
+from hmmscope.sequences.encoding import check_text, warn_of_numbers
 from hmmscope.sequences.read_options import ReadOptions
 from hmmscope.text import in_a_line, in_brief
 from hmmscope.ties import descending
@@ -136,9 +137,11 @@ def texts(data: Mapping[str, Any]) -> dict[str, Any]:
     return {key: data[key] for key in ("symbols", "states", "title", "source") if data.get(key) is not None}
 
 
-def matched_by_name(start: Any, names: Sequence[str] | None, field: str = "symbols") -> Any:
-    """Return the HMM `start` with symbols (or inputs) in the order of `names`; raise InputError if it has others."""
-    own = getattr(start, field, None)
+def matched_by_name(start: Any, data: SequenceData, field: str = "symbols") -> Any:
+    """Return the HMM `start` with symbols (or inputs) in the order of `data`; raise InputError if it has others."""
+    own, names = getattr(start, field, None), data.symbols
+    if own is not None and names is None and data.of_numbers:
+        warn_of_numbers(tuple(own), "source" if field == "symbols" else field)
     if own is None or names is None or tuple(own) == tuple(names) or "emission" not in start.file_arrays:
         return start
     if sorted(own) != sorted(names):

@@ -21,7 +21,8 @@ from hmmscope.processes.probability_rows import as_float64, laws_of
 from hmmscope.processes.process import Process, SampledPaths
 from hmmscope.schema import refuse_masked, require, require_count
 from hmmscope.seeds import check_seed, numpy_generator, philox_key
-from hmmscope.sequences.encoding import Alphabet
+from hmmscope.sequences.columns import is_indices
+from hmmscope.sequences.encoding import Alphabet, warn_of_numbers
 from hmmscope.sequences.gaps import IF_MISSING
 from hmmscope.sequences.read_options import ReadOptions
 
@@ -113,9 +114,11 @@ class InputOutputHMM(Process):
         """Check and return inputs; a single row of inputs applies to all sequences."""
         refuse_masked("inputs", inputs)
         if isinstance(inputs, np.ndarray) and inputs.shape == shape and inputs.dtype.kind in "iu":
+            if not is_indices(inputs):
+                warn_of_numbers(self.inputs, "inputs")
             inputs = torch.from_numpy(inputs.astype(np.int64))  # (batch, 1) is no column here
         try:
-            given, _ = as_batch(inputs, self.input_alphabet, None)
+            given, _ = as_batch(inputs, self.input_alphabet, field="inputs")
             given = torch.as_tensor(given)
         except InputError as error:
             said = str(error).replace("observations", "inputs")  # no input is missing

@@ -13,9 +13,9 @@ from torch.nn.utils.rnn import pad_sequence
 from hmmscope.axes import Bool, Float, Float64, Int, Int64, Tensor
 from hmmscope.errors import InputError
 from hmmscope.schema import listed, refuse_masked, shown
-from hmmscope.sequences.columns import categories_of, is_frame, to_plain, writable
+from hmmscope.sequences.columns import categories_of, is_frame, is_indices, to_plain, writable
 from hmmscope.sequences.data import SequenceData
-from hmmscope.sequences.encoding import Alphabet
+from hmmscope.sequences.encoding import Alphabet, index_rule, warn_of_numbers
 from hmmscope.sequences.gaps import MISSING, Missing, is_nothing
 from hmmscope.sequences.read_options import ReadOptions
 from hmmscope.sequences.vector_data import VectorData, read_vectors
@@ -60,13 +60,14 @@ def as_counts(lengths: Any) -> Tensor:
 
 
 def as_batch(
-    observations: Any, alphabet: Alphabet, lengths: object = None
+    observations: Any, alphabet: Alphabet, lengths: object = None, field: str = "observations"
 ) -> tuple[Tensor, Int64[Tensor, " batch"] | None]:
     """Return symbols (batch, time), which are not checked yet, and the lengths of the sequences or None.
 
     Tensors are (batch, time); other input is read as `SequenceData` does. A 1-d array, a column (time, 1) or a list of
-    names is one sequence. Masked entries become `MISSING`.
+    names is one sequence. Masked entries become `MISSING`. `field` names the observations in warnings.
     """
+    indices = is_indices(observations)
     if isinstance(observations, Tensor) and not observations.is_nested:
         return (observations[None] if observations.ndim == 1 else observations), None
     if _is_named(observations):
@@ -100,6 +101,8 @@ def as_batch(
         except (ValueError, TypeError, RuntimeError):
             observations = _read(observations, alphabet)
         else:
+            if not indices and bool((found < (alphabet.count or 0)).all()):
+                warn_of_numbers(alphabet.names, field)
             return (found[None] if found.ndim == 1 else found), None
     return _coded(observations, alphabet).padded()
 
@@ -124,21 +127,17 @@ def _is_column(rows: object) -> bool:
 
 def _read(rows: object, alphabet: Alphabet, **how: Any) -> SequenceData:
     rows = rows.tolist() if isinstance(rows, np.ndarray) and not is_frame(rows) else rows
-    if isinstance(rows, list | tuple) and all(
-        isinstance(name, str) and name in (alphabet.names or ()) for name in rows
-    ):
-        rows = [rows]  # a list of names is one sequence, as for numbers
     try:
         return SequenceData(rows, title="observations", **(how or {"symbols": alphabet.names or alphabet.count}))
     except InputError as error:
         said = re.sub(r"pass (missing=.+) \(--missing .*\)", r"pass hmmscope.SequenceData(X, \1)", str(error))
         fix = "" if "SequenceData" in said else "; pass symbols (batch, time), or rows that SequenceData reads"
-        raise InputError(
-            f"observations: {said.removeprefix('observations: ').removeprefix('sequences: ')}{fix}"
-        ) from None
+        raise InputError(f"observations: {said.removeprefix('observations: ')}{fix}") from None
 
 
 def _coded(data: SequenceData, alphabet: Alphabet) -> SequenceData:
+    if data.symbols is None and data.of_numbers:
+        warn_of_numbers(alphabet.names, "observations")
     if data.symbols is None or alphabet.names is None or data.symbols == alphabet.names:
         return data
     unknown = [name for name in data.symbols if name not in alphabet.names]
@@ -150,15 +149,8 @@ def _coded(data: SequenceData, alphabet: Alphabet) -> SequenceData:
 def check_observations(
     observations: object, alphabet: Alphabet, reset_mask: object = None, *, gaps: bool = False
 ) -> tuple[Int64[Tensor, "batch time"], Bool[Tensor, " time"]]:
-    """Return int64 observations and the reset mask on the CPU.
-
-    Args:
-        observations: sequences of equal length, see `as_batch`.
-        alphabet: alphabet of V symbols.
-        reset_mask: mask (time,), True where a new sequence starts, or None.
-        gaps: if True, missing observations are allowed and become the symbol V.
-    """
-    return checked(whole_batch(observations, alphabet), alphabet.count or 0, reset_mask, gaps=gaps)
+    """Return int64 observations (see `as_batch`) and the reset mask; with `gaps`, missing ones become the symbol V."""
+    return checked(whole_batch(observations, alphabet), alphabet, reset_mask, gaps=gaps)
 
 
 def whole_batch(observations: object, alphabet: Alphabet) -> Tensor:
@@ -171,7 +163,7 @@ def whole_batch(observations: object, alphabet: Alphabet) -> Tensor:
 
 
 def checked(
-    observations: Tensor, num_symbols: int, reset_mask: object = None, *, gaps: bool = False
+    observations: Tensor, alphabet: Alphabet, reset_mask: object = None, *, gaps: bool = False
 ) -> tuple[Int64[Tensor, "batch time"], Bool[Tensor, " time"]]:
     if observations.ndim != 2:
         raise InputError(f"observations: must have shape (batch, time), got {tuple(observations.shape)}")
@@ -188,7 +180,7 @@ def checked(
     if observations.dtype.is_floating_point:
         how = "real numbers need a real-valued process, such as hmmscope.fit(X, 2, emission='gaussian').hmm"
         raise InputError(f"observations: must be integers, got {observations.dtype}; {how}")
-    observations = observations.to(torch.int64)
+    observations, num_symbols = observations.to(torch.int64), alphabet.count or 0
     lowest, highest = map(int, observations.aminmax()) if observations.numel() else (0, -1)
     if lowest == MISSING:
         missing = observations == MISSING
@@ -204,6 +196,7 @@ def checked(
         b, t = bad.nonzero()[0].tolist()
         value = observations[b, t].item()
         hint = "; write a missing observation as hmmscope.MISSING" if value < 0 else ""
+        hint += f"; {named}" if (named := index_rule(alphabet.names)) else ""
         raise InputError(f"observations[{b}, {t}]: symbol {value} is not in [0, {num_symbols}){hint}")
     return observations, _starts(reset_mask, observations.shape[1])
 

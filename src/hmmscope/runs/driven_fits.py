@@ -54,8 +54,8 @@ def fit_driven(
     weights, known = as_weights(options.sequence_weights, len(data)), options.known_states
     require(known is None or len(sizes) == 1, "known_states", "needs one num_states", sizes)
     inputs = None if asked is None else read_inputs(asked, source, data.lengths.tolist(), reading)
-    start = matched_by_name(options.start, data.symbols)
-    start = limits["start"] = start if inputs is None else matched_by_name(start, inputs.symbols, "inputs")
+    start = matched_by_name(options.start, data)
+    start = limits["start"] = start if inputs is None else matched_by_name(start, inputs, "inputs")
     for size in sizes:
         require(start is None or len(start.initial) == size, "start", f"must have {size} states", repr(start))
     most = len(sizes) * options.num_restarts * options.max_iterations

@@ -239,7 +239,7 @@ def fit(
         require(len(sizes) == 1, "num_states", "must be a single number for a stream", num_states)
         return _fit_stream(source, sizes[0], settings, quiet, reading)
     data = read_as(source, reading, [*settings, "num_states", "emission", "validation", "stream", "options"])
-    settings["start"] = matched_by_name(options.start, data.symbols)
+    settings["start"] = matched_by_name(options.start, data)
     weights = as_weights(settings.pop("sequence_weights"), len(data))
     known = settings.pop("known_states")
     require(known is None or len(sizes) == 1, "known_states", "needs one num_states", num_states)
@@ -398,7 +398,7 @@ def _fit_stream(
     head = next(iterator, None)
     if head is None:
         raise InputError("source: holds no sequence")
-    start = matched_by_name(options["start"], head.symbols)
+    start = matched_by_name(options["start"], head)
     check_start(start, num_states, head.num_symbols)
     zeros = {} if start is None else dict(zip(PARTS, (int((p == 0).sum()) for p in Model.of(start)), strict=True))
     if start is None:

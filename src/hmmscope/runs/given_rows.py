@@ -1,7 +1,6 @@
 """Observations in labelled rows, the input of a fitted model's methods."""
 
 import re
-import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -12,7 +11,7 @@ import numpy as np
 import torch
 
 from hmmscope.axes import Tensor
-from hmmscope.errors import InputError
+from hmmscope.errors import InputError, warn
 from hmmscope.inference.known_states import as_allowed
 from hmmscope.processes.observations import as_vectors
 from hmmscope.processes.process import Process
@@ -20,13 +19,11 @@ from hmmscope.reprs import Shown, needed
 from hmmscope.runs.row_values import RowValues
 from hmmscope.runs.table_order import from_one_hot, in_table_order
 from hmmscope.schema import require
-from hmmscope.sequences.columns import as_labels, categories_of, is_frame, labels_of, to_plain
+from hmmscope.sequences.columns import as_labels, is_frame, is_indices, labels_of
 from hmmscope.sequences.data import SequenceData
-from hmmscope.sequences.encoding import Alphabet
-from hmmscope.sequences.gaps import FOR_NUMBERS, IF_MISSING, Missing
+from hmmscope.sequences.gaps import FOR_NUMBERS, IF_MISSING
 from hmmscope.sequences.read_options import ReadOptions
 from hmmscope.sequences.sources import OBSERVATIONS
-from hmmscope.sequences.tables import table_of
 from hmmscope.sequences.vector_data import VectorData, read_vectors
 
 #: Most entries and most sequences of a padded batch.
@@ -59,7 +56,7 @@ class GivenRows(Shown):
         """Return the rows; warn if they are in another order than in the table."""
         if self.moved:
             said = "rows: groups or times reordered the rows of the table; match results by the index of .to_pandas()"
-            warnings.warn(f"{said}{' without its level sequence' * (len(self.names) > 1)}", stacklevel=4)
+            warn(f"{said}{' without its level sequence' * (len(self.names) > 1)}")
         return self
 
     @cached_property
@@ -115,7 +112,8 @@ def given_rows(hmm: Process, source: Any, *, lengths: Any = None, inputs: Any = 
     if isinstance(source, RowValues) and lengths is None and len(source.lengths) > 1:
         lengths = [count for count in source.lengths if count]
     if not hmm.real_valued:
-        found = _symbols(hmm, source, lengths, reading)
+        data = SequenceData(source, symbols_from=hmm, lengths=lengths, **reading)
+        found = of_symbols(data, row_labels(source) if data.index is None else labels_as_given(data, source))
         if inputs is None:
             return found
         again = {name: own for name, own in kept.to_data().items() if name not in ("unit", "column", "inputs")}
@@ -125,8 +123,8 @@ def given_rows(hmm: Process, source: Any, *, lengths: Any = None, inputs: Any = 
     if isinstance(source, RowValues):
         source = np.asarray(source)
     if reading or isinstance(source, str | Path | VectorData | Mapping) or is_frame(source):
-        data = read_vectors(source, lengths=lengths, symbols_from=kept, width=hmm.num_symbols, **reading)
-        return of_vectors(data, labels_as_given(data, source))
+        vectors = read_vectors(source, lengths=lengths, symbols_from=kept, width=hmm.num_symbols, **reading)
+        return of_vectors(vectors, labels_as_given(vectors, source))
     numbers, counts = as_vectors(source, hmm.num_symbols, lengths)
     counts = torch.full(numbers.shape[:1], numbers.shape[1]) if counts is None else counts
     if 0 in counts:
@@ -157,7 +155,7 @@ def read_inputs(
     try:
         found = _as_read(inputs, source, lengths, reading, alphabet)
     except InputError as error:
-        said = str(error).removeprefix("sequences: ").removeprefix("inputs: ")
+        said = str(error).removeprefix("inputs: ")
         said, *advice = re.split(f"; (?:{IF_MISSING}|{re.escape(FOR_NUMBERS)})", said, maxsplit=1)
         rule = "; every observation needs an input, which is a name or a whole number" if advice else ""
         raise InputError(f"inputs: {said}{rule}") from None
@@ -183,22 +181,26 @@ def _as_read(
         isolated = {name: value for name, value in reading.items() if name not in ("symbols", "column", "symbols_from")}
         if isinstance(source, SequenceData | GivenRows | list | tuple | np.ndarray | Tensor):
             raise InputError(f"{inputs!r} names a column, but the source has no columns; pass one input per row")
-        found = SequenceData(source, column=inputs, symbols=_symbols_of(alphabet), **isolated)
+        found = SequenceData(source, column=inputs, symbols=_symbols_of(alphabet), title="inputs", **isolated)
     elif isinstance(inputs, SequenceData):
-        found = SequenceData(inputs, symbols_from=alphabet) if alphabet is not None else inputs
+        found = SequenceData(inputs, symbols_from=alphabet, title="inputs") if alphabet is not None else inputs
     else:
         inputs, own = from_one_hot(inputs, lengths)
         count = own if alphabet is None else _symbols_of(alphabet)
         good = own is None or alphabet is None or own in (alphabet.count, alphabet.names)
         require(good, "one-hot rows", f"must have a column for each of the inputs {count}", own)
+        if own is not None and not isinstance(count, int):
+            inputs = [np.array(count)[part] for part in inputs]
         flat = inputs[0] if own is not None and len(inputs) == 1 else inputs
         rows: Any = in_table_order("inputs", flat, source, reading)
         flat = np.asarray(rows if hasattr(rows, "dtype") or hasattr(rows, "iloc") else _scalars(rows))
         whole = flat.shape == (len(lengths), max(lengths))
         flat = flat.ravel() if flat.shape == (sum(lengths), 1) and not whole else flat
         if flat.ndim == 1 and len(flat) == sum(lengths):
-            rows = [part.tolist() for part in np.split(flat, np.cumsum(lengths)[:-1])]
-        found = SequenceData(rows, axis=1 if max(lengths) == 1 or whole else None, symbols=count)
+            rows = np.split(flat, np.cumsum(lengths)[:-1])
+            rows = [torch.as_tensor(part) if is_indices(inputs) else part.tolist() for part in rows]
+        axis = 1 if max(lengths) == 1 or whole else None
+        found = SequenceData(rows, axis=axis, symbols=count, title="inputs")
     return found
 
 
@@ -238,29 +240,6 @@ def column_names(source: Any) -> tuple[str, ...]:
         return tuple(map(str, columns))
     name = getattr(source, "name", None)
     return (name,) if isinstance(name, str) and hasattr(source, "iloc") else ()
-
-
-def _symbols(hmm: Process, source: Any, lengths: Any, reading: dict[str, Any]) -> GivenRows:
-    labels, given = row_labels(source), source
-    if hasattr(source, "iloc") and source.ndim == 1:
-        source = source.to_numpy()
-        source = source if source.dtype.kind in "iu" else [source.tolist()]
-    if isinstance(source, RowValues):
-        source = np.asarray(source)
-    plain: Any = to_plain(source) if categories_of(source) is None else None
-    plain = plain.tolist() if isinstance(plain, np.ndarray) and plain.ndim == 1 else plain
-    alphabet = Alphabet(hmm.symbols, missing=Missing.of(reading.get("missing")))
-    stored = None if hmm.read_options is None else hmm.read_options.unit
-    free = lengths is None and stored is None and reading.keys() <= {"column", "missing"}
-    if free and (is_frame(source) or isinstance(source, Mapping)):
-        table = table_of(source, "sequences")
-        columns = [str(reading["column"])] if "column" in reading else table.names
-        if len(columns) == 1 and table.has(columns[0]) and alphabet.has_all(table.column(columns[0])):
-            reading = reading | {"unit": "lines"}  # each row is one symbol
-    elif free and isinstance(plain, list | tuple) and alphabet.has_all(plain):
-        source = [list(plain)]  # a list of names is one sequence, as for numbers
-    data = SequenceData(source, symbols_from=hmm, lengths=lengths, **reading)
-    return of_symbols(data, labels if data.index is None else labels_as_given(data, given))
 
 
 def _symbols_of(alphabet: Any) -> Any:

@@ -52,7 +52,7 @@ def _scalars(values: Any) -> Any:
 
 def from_one_hot(inputs: Any, lengths: Sequence[int]) -> tuple[Any, Any]:
     """Convert one-hot rows to (input numbers, names or number of inputs); return other formats as (`inputs`, None)."""
-    names = [*map(str, inputs.columns)] if is_frame(inputs) and hasattr(inputs, "to_numpy") else None
+    names = tuple(map(str, inputs.columns)) if is_frame(inputs) and hasattr(inputs, "to_numpy") else None
     parts = [inputs.to_numpy()] if names else inputs if isinstance(inputs, list | tuple) else [inputs]
     if not all(isinstance(part, np.ndarray | torch.Tensor) for part in parts):
         return inputs, None

@@ -42,6 +42,13 @@ def to_plain(source: Any) -> Any:
     return values
 
 
+def is_indices(source: Any) -> bool:
+    """Return whether numbers are known to be indices of symbols: in tensors, and arrays from this library."""
+    if isinstance(source, list | tuple):
+        return bool(source) and all(map(is_indices, source))
+    return isinstance(source, torch.Tensor) or (isinstance(source, np.ndarray) and hasattr(source, "to_pandas"))
+
+
 _NUMPY = {f"{kind}{size}" for kind in ("int", "uint") for size in (8, 16, 32, 64)} | {"bool", "float32", "float64"}
 
 
@@ -80,15 +87,19 @@ def is_frame(source: Any) -> bool:
 
 
 def categories_of(column: Any) -> list[Any] | None:
+    """Return the categories of a column, or None; ordered numbers are names, as text, unless they are 0, 1, ..."""
     dtype = getattr(column, "dtype", getattr(column, "type", None))
     if str(dtype) == "category":
-        return list(getattr(column, "cat", column).categories)
-    if type(dtype).__name__ == "Enum" and hasattr(dtype, "categories"):  # polars
-        return list(getattr(dtype, "categories", ()))
-    if type(dtype).__name__ == "DictionaryType" and getattr(dtype, "ordered", False):  # pyarrow
+        found = list(getattr(column, "cat", column).categories)
+    elif type(dtype).__name__ == "Enum" and hasattr(dtype, "categories"):  # polars
+        found = list(getattr(dtype, "categories", ()))
+    elif type(dtype).__name__ == "DictionaryType" and getattr(dtype, "ordered", False):  # pyarrow
         one = column.unify_dictionaries().chunk(0) if hasattr(column, "unify_dictionaries") else column
-        return one.dictionary.to_pylist()
-    return None
+        found = one.dictionary.to_pylist()
+    else:
+        return None
+    whole = all(isinstance(one, int) for one in found) and found != list(range(len(found)))
+    return list(map(str, found)) if whole and getattr(dtype, "ordered", False) else found
 
 
 def listed_columns(column: Any) -> list[str] | None:

@@ -20,6 +20,7 @@ from hmmscope.errors import InputError
 from hmmscope.reprs import html_table
 from hmmscope.schema import require, require_count, shown, unknown_name
 from hmmscope.seeds import check_seed, numpy_generator
+from hmmscope.sequences.columns import is_indices
 from hmmscope.sequences.encoding import Alphabet, Encoded, summary
 from hmmscope.sequences.gaps import MISSING, Missing
 from hmmscope.sequences.large import num_equal, parts_of
@@ -108,7 +109,7 @@ class SequenceData(Dataset[Tensor]):
         seed: int = 0,
     ) -> None:
         is_path = isinstance(source, os.PathLike) or (isinstance(source, str) and "\n" not in source)
-        what = Path(str(source)).name if is_path else "sequences"
+        what = Path(str(source)).name if is_path else title or "sequences"
         good = symbols_from is None or hasattr(symbols_from, "read_options")
         require(good, "symbols_from", "must be a process or SequenceData", symbols_from)
         if symbols_from is not None and symbols is None:
@@ -121,6 +122,7 @@ class SequenceData(Dataset[Tensor]):
         wanted = ReadOptions(unit=unit, column=column, group=group, axis=axis, missing=names, **by_time)
         gaps = Missing(names or (kept.missing if kept else None) or ())
         asked = ReadRequest(what, Alphabet.of(symbols, gaps), wanted, lengths, kept)
+        asked.indices = is_indices(source)
         if isinstance(source, SequenceData):
             self._set(read_again(source._encoded, asked), source.title if title is None else title, seed or source.seed)
             return
@@ -140,7 +142,7 @@ class SequenceData(Dataset[Tensor]):
     def _set(self, encoded: Encoded, title: str, seed: int) -> None:
         self._encoded, self.title, self.seed = encoded, title, check_seed(seed)
         self.symbols, self.num_symbols, self.how = encoded.symbols, encoded.num_symbols, encoded.how
-        self.read_options, self.names = encoded.read_options, encoded.names
+        self.read_options, self.names, self.of_numbers = encoded.read_options, encoded.names, encoded.of_numbers
         self.lengths = torch.from_numpy(encoded.lengths.astype(np.int64))
         self._starts = np.concatenate([[0], np.cumsum(encoded.lengths)]).astype(np.int64)
 
@@ -420,16 +422,7 @@ class SequenceData(Dataset[Tensor]):
 
 
 def read_as(source: Any, read_options: Mapping[str, Any], beside: Iterable[str] = ()) -> SequenceData:
-    """Build `SequenceData` from a source and reading options.
-
-    Args:
-        source: `SequenceData`, or anything that it can be built from.
-        read_options: options of `SequenceData` by name.
-        beside: further option names to list in the error for an unknown option.
-
-    Raises:
-        InputError: an unknown option, or options for data that are already read.
-    """
+    """Build `SequenceData` from a source; `beside` has further options to list in the error for an unknown option."""
     for name in read_options:
         if name not in READING_OPTIONS:
             raise unknown_name("option", name, [*READING_OPTIONS, *beside])

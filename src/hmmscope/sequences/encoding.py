@@ -2,16 +2,16 @@
 
 import math
 import re
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import lru_cache, partial
 from itertools import accumulate
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hmmscope.errors import InputError
+from hmmscope.errors import InputError, warn
 from hmmscope.reprs import Shown
 from hmmscope.schema import listed, refuse_masked, require, shown, unknown_name
 from hmmscope.sequences.gaps import FOR_NUMBERS, MISSING, USUAL_GAPS, Missing, is_nothing
@@ -42,6 +42,7 @@ class Encoded(Shown):
         first: beginning of the first sequence, as text.
         index: time stamps or row labels of all observations (observation,), or None.
         moved: True if groups or times reordered the rows of a table.
+        of_numbers: True if symbols were whole numbers that are not known to be indices.
     """
 
     flat: NDArray[np.integer]
@@ -54,6 +55,7 @@ class Encoded(Shown):
     index: NDArray[Any] | None = None
     names: tuple[str, ...] | None = None
     moved: bool = False
+    of_numbers: bool = False
 
 
 @dataclass(frozen=True, repr=False)
@@ -83,10 +85,20 @@ class Alphabet(Shown):
         missing.check(names)
         return cls(names, len(names), missing)
 
-    def has_all(self, values: Iterable[object]) -> bool:
-        """Return whether each value names a symbol or may be a missing observation."""
-        known = frozenset(self.names or ())
-        return all((isinstance(v, str) and v in known) or is_nothing(v) or self.missing.has(v) for v in values)
+
+@lru_cache(maxsize=8)
+def index_rule(names: tuple[str, ...] | None) -> str:
+    """Return how whole numbers are read if a symbol's name is another number than its index, else ""."""
+    for index, name in enumerate(names or ()):
+        if _NUMBER.fullmatch(name) and float(name) != index:
+            rule = f"whole numbers are indices of symbols ({index} is {shown(name)})"
+            return f"{rule}; for names pass text, such as {shown(name)} or x.astype(str), for indices a torch tensor"
+    return ""
+
+
+def warn_of_numbers(names: tuple[str, ...] | None, field: str) -> None:
+    if rule := index_rule(names):
+        warn(f"{field}: {rule}")
 
 
 def check_text(names: Sequence[str], field: str = "symbols") -> None:
@@ -128,11 +140,7 @@ def whole_lengths(lengths: object) -> NDArray[np.int64]:
 
 
 def within(rows: Sequence[Any], lengths: object) -> list[Any]:
-    """Return sequences without padding: rows cut to `lengths`, or a single row split by `lengths`.
-
-    Raises:
-        InputError: the lengths fit neither the rows nor a single row.
-    """
+    """Return sequences without padding: rows cut to `lengths`, or a single row split by `lengths`."""
     if lengths is None:
         return list(rows)
     counts = whole_lengths(lengths).tolist()
@@ -167,11 +175,13 @@ def encode_numbers(rows: Sequence[object], alphabet: Alphabet, how: str, where: 
         rule = f"{int(flat[place])} is not a symbol in [0, {count})"
         advice = alphabet.missing.advice(flat[place])
         hint = f"; if it is padding, give lengths; {advice}" if flat[place] < 0 else ""
+        hint += f"; {named}" if (named := index_rule(alphabet.names)) else ""
         raise InputError(f"{where(row)}, symbol {column + 1}: {rule}{hint}")
     require(count <= MAX_SYMBOLS, "symbols", f"must be below {MAX_SYMBOLS}", largest)
     require_dense(alphabet.count, count, len(flat), where(-1))
     beginning = " ".join("?" if value == MISSING else str(value) for value in arrays[0][:20].tolist())
-    return Encoded(_small(np.where(gaps, count, flat), count), counts, alphabet.names, count, how, beginning)
+    codes = _small(np.where(gaps, count, flat), count)
+    return Encoded(codes, counts, alphabet.names, count, how, beginning, of_numbers=True)
 
 
 def _whole(row: object, missing: Missing, where: Callable[[], str]) -> NDArray[np.int64]:
@@ -353,7 +363,8 @@ def _columns(lines: list[str], alphabet: Alphabet, what: str) -> Encoded:
 def _unit_of(texts: list[str], alphabet: Alphabet, what: str) -> str:
     rows = [_words(text, alphabet) for text in texts]
     if alphabet.names is not None:
-        return _unit_of_names(texts, rows, alphabet, alphabet.names, what)
+        spaced = " " in {*alphabet.names, *alphabet.missing.names} and any(" " in text for text in texts)
+        return "characters" if spaced else "words"
     distinct = {word for row in rows for word in row}.difference(alphabet.missing.names)
     numeric = all(map(_is_number, distinct))
     if alphabet.count is not None:
@@ -399,18 +410,6 @@ def _require_alike(rows: list[list[str]], alphabet: Alphabet, what: str) -> None
         f"{what}: {shown(name)} is not a whole number, but most of {total} words are; if all are names, pass unit='words' "
         f"(--unit); {alphabet.missing.advice(name)}"
     )
-
-
-def _unit_of_names(
-    texts: list[str], rows: list[list[str]], alphabet: Alphabet, names: tuple[str, ...], what: str
-) -> str:
-    known = {*names, *alphabet.missing.names}
-    if all(text in known for text in texts):  # one symbol per line
-        if not all(word in known for row in rows for word in row):
-            return "lines"
-        if len(texts) > 1:
-            raise _ambiguous(texts, alphabet, what, "words", "lines")
-    return "characters" if " " in known and any(" " in text for text in texts) else "words"
 
 
 def _ambiguous(texts: list[str], alphabet: Alphabet, what: str, *units: str) -> InputError:

@@ -3,6 +3,7 @@
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
+from numbers import Integral
 from typing import Any
 
 from hmmscope.errors import InputError
@@ -35,6 +36,9 @@ class ReadOptions:
     inputs: str | None = None
 
     def __post_init__(self) -> None:
+        if isinstance(self.time, Integral):  # columns of frames may be numbers
+            object.__setattr__(self, "time", str(self.time))
+        require(isinstance(self.time, str | None), "time", "must be the name of a column", self.time)
         for name in ("every", "gap", "sort", "duplicates"):
             if getattr(self, name) and self.time is None:
                 raise InputError(f"{name}: needs time=, the column of time stamps (--time)")

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from hmmscope.errors import InputError
 from hmmscope.schema import listed, shown, unknown_name
-from hmmscope.sequences.columns import as_labels, to_plain
+from hmmscope.sequences.columns import as_labels, categories_of, is_frame, to_plain
 from hmmscope.sequences.encoding import (
     UNITS,
     Alphabet,
@@ -18,6 +18,7 @@ from hmmscope.sequences.encoding import (
     encode_lines,
     encode_numbers,
     encode_words,
+    warn_of_numbers,
     whole_lengths,
     within,
 )
@@ -61,6 +62,7 @@ class ReadRequest:
             self.axis = self.kept.axis
         self.missing = alphabet.missing
         self.own = False  # True for files of this library
+        self.indices = False  # True if numbers are known to be indices of symbols
         self.has_gaps = False  # True if V is a missing observation in the file
         self.row_numbers: Sequence[int] | None = None  # row numbers in the file, from 1
         self.has_axes = False  # True for 2-d arrays
@@ -84,7 +86,10 @@ class ReadRequest:
         gaps = [name for name in found.symbols or () if name.lower() in USUAL_GAPS and self.alphabet.names is None]
         if gaps:
             how += f"; {' and '.join(gaps)} count as symbols unless you pass --missing {','.join(gaps)}"
-        return replace(found, read_options=reading, how=how)
+        of_numbers = found.of_numbers and not self.indices
+        if of_numbers:
+            warn_of_numbers(found.symbols, self.what)
+        return replace(found, read_options=reading, how=how, of_numbers=of_numbers)
 
     def choose(self, fields: Iterable[object], has: Callable[[str], bool] | None = None) -> list[str]:
         names = [str(field) for field in fields]
@@ -111,6 +116,7 @@ class ReadRequest:
             self.has_gaps, self.missing = True, replace(self.missing, nothing=True)
             self.alphabet = replace(self.alphabet, missing=self.missing)
         given, wanted = header.get("symbols", header.get("num_symbols")), self.alphabet
+        self.indices = header.get("symbols") is not None
         if self.column not in (None, OBSERVATIONS):
             return None
         if given is None or (wanted.count is not None and (wanted.names is None or not isinstance(given, list))):
@@ -154,7 +160,7 @@ class ReadRequest:
         flat, kind = array.reshape(-1), smallest(count)
         beginning = " ".join(map(str, flat[: min(20, int(counts[0]))].tolist()))
         kept = flat if flat.dtype == kind and not array.flags.writeable else flat.astype(kind)
-        return Encoded(np.asarray(kept), counts, self.alphabet.names, count, how, beginning)
+        return Encoded(np.asarray(kept), counts, self.alphabet.names, count, how, beginning, of_numbers=True)
 
     def words(self, rows: Sequence[list[str]], how: str, noun: str = "sequence") -> Encoded:
         kept = [list(row) for row in within(rows, self.lengths)]
@@ -168,10 +174,12 @@ class ReadRequest:
         return encode_lines(lines, self.alphabet, unit or self._unit_of(lines), self.what, self.at(noun))
 
     def _unit_of(self, texts: Sequence[object]) -> str | None:
-        if self.read_options.unit is None and self.unit == "lines" and self.alphabet.count is not None:
-            symbols = {*(self.alphabet.names or map(str, range(self.alphabet.count))), *self.missing.names}
-            return self.unit if any(str(text).strip() in symbols for text in texts) else None
-        return self.unit
+        count = self.alphabet.count  # of an alphabet; if all texts are its symbols, each text is one symbol
+        if self.read_options.unit is not None or self.unit not in (None, "lines") or count is None:
+            return self.unit
+        symbols = {*(self.alphabet.names or map(str, range(count))), *self.missing.names}
+        known = [text in symbols for one in texts if not is_nothing(one) and (text := str(one).strip())]
+        return "lines" if any(known) and (self.unit == "lines" or all(known)) else None
 
     def characters(self, lines: list[str], noun: str) -> Encoded:
         """Encode lines with each character as a symbol, unless the caller asks for another unit."""
@@ -188,7 +196,7 @@ class ReadRequest:
             raise InputError(f"{self.what}: holds no sequence")
         if any(isinstance(row, str) for row in values) and self._names(values):
             return self._texts(values, noun)
-        if all(self._is_number(row) or (is_nothing(row) and not isinstance(row, list)) for row in values):
+        if all(isinstance(row, int | float) or is_nothing(row) for row in values):
             return self.numbers([values], "one sequence of numbers", noun)
         if not all(isinstance(row, list | tuple) for row in values):
             odd = next(k for k, row in enumerate(values) if not isinstance(row, list | tuple))
@@ -234,18 +242,13 @@ class ReadRequest:
         self.has_axes = True
         return values if self.axis == 1 else [[row[0] for row in values]]
 
-    def _is_number(self, value: object) -> bool:
-        return isinstance(value, int | float)
-
     def _names(self, values: Iterable[object]) -> bool:
         return all(isinstance(value, str) or is_nothing(value) or self.missing.has(value) for value in values)
 
     def table(self, table: Table) -> Encoded:
         name = self.field(self.choose(table.names, table.has))
         table.require(name, "column")
-        column, values = f"column {_short(name)}", self._cells(table, name)
-        if (categories := table.categories(name)) is not None:
-            self.adopt(categories)
+        column, values = f"column {_short(name)}", self.adopt(table.raw(name), list(plain(table.column(name))))
         if self.unit is None and self.alphabet.names is None:
             values = _parsed(values, self.missing, self.alphabet.count is not None)
             if _decimals(values, self.missing):
@@ -277,26 +280,25 @@ class ReadRequest:
         rows = [[values[row] if row >= 0 else MISSING for row in part.tolist()] for part in parts]
         return replace(self._symbols(rows, how), index=steps.index, names=steps.names, moved=steps.moved)
 
-    def adopt(self, categories: list[Any]) -> None:
+    def adopt(self, column: Any, values: Any) -> Any:
+        """Take the symbols of a categorical column in the order of its categories; return its values."""
+        categories, known = categories_of(column) or [], self.alphabet
+        whole = bool(categories) and all(isinstance(one, int) for one in categories)
+        if whole and known.names is not None and set(map(str, categories)) <= set(known.names):
+            categories = list(map(str, categories))
         if categories and all(isinstance(one, str) for one in categories):
             self.unit = self.unit or "lines"
             names = [one for one in categories if not self.missing.has(one)]
-            self.alphabet = Alphabet.of(names, self.missing) if self.alphabet.count is None else self.alphabet
-        elif (
-            self.alphabet.count is None
-            and categories
-            and all(isinstance(one, int) and 0 <= one < MAX_SYMBOLS for one in categories)
-        ):
+            self.alphabet = Alphabet.of(names, self.missing) if known.count is None else known
+            return [one if is_nothing(one) or isinstance(one, str) else str(int(one)) for one in values]
+        if known.count is None and whole and min(categories) >= 0 and max(categories) < MAX_SYMBOLS:
             self.alphabet = Alphabet.of(max(categories) + 1, self.missing)
+        return values
 
-    def _cells(self, table: Table, name: str) -> list[Any]:
-        return list(plain(table.column(name)))
-
-    def _no_gap(self, cells: list[Any], column: str, advice: str = "") -> None:
+    def _no_gap(self, cells: list[Any], column: str) -> None:
         for number, cell in enumerate(cells):
-            empty = is_nothing(cell) or (isinstance(cell, str) and not cell.strip())
-            if empty and (advice or not self.missing.has(cell)):
-                said = f"{column}: {_emptiness(cell)}; {advice or self.missing.advice(cell)}"
+            if (is_nothing(cell) or (isinstance(cell, str) and not cell.strip())) and not self.missing.has(cell):
+                said = f"{column}: {_emptiness(cell)}; {self.missing.advice(cell)}"
                 raise InputError(f"{self.at('row')(number)}: {said}")
 
     def no_group(self) -> None:
@@ -353,13 +355,13 @@ def _decimals(values: Sequence[object], missing: Missing) -> bool:
 
 
 def plain(values: Any) -> Any:
-    values = to_plain(values)
+    values = np.asarray(values) if is_frame(values) else to_plain(values)
     if isinstance(values, np.ma.MaskedArray) and values.dtype.kind in "iubf":
         values = Missing().marked(values) if np.ma.is_masked(values) else values.data
     elif isinstance(values, list | tuple) and any(value is np.ma.masked for value in values):
         whole = all(value is np.ma.masked or isinstance(value, int | np.integer) for value in values)
         return [(MISSING if whole else None) if value is np.ma.masked else value for value in values]
-    if isinstance(values, np.ndarray) and values.ndim == 2 and values.shape[1] == 1 and values.dtype.kind in "iu":
+    if isinstance(values, np.ndarray) and values.ndim == 2 and values.shape[1] == 1 and values.dtype.kind in "iuOUS":
         values = values.reshape(-1)
     return values.tolist() if isinstance(values, np.ndarray) else values
 

@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 
 from hmmscope.errors import InputError
 from hmmscope.schema import shown
-from hmmscope.sequences.columns import as_labels, categories_of, to_plain
-from hmmscope.sequences.encoding import Alphabet, Encoded, apart, encode_words
+from hmmscope.sequences.columns import as_labels, to_plain
+from hmmscope.sequences.encoding import Alphabet, Encoded, apart, encode_words, warn_of_numbers
 from hmmscope.sequences.gaps import FOR_NUMBERS, MISSING
 from hmmscope.sequences.read_options import ReadOptions
 from hmmscope.sequences.read_request import ReadRequest, is_whole, plain
@@ -114,15 +114,19 @@ def _read_csv(found: TableCells, asked: ReadRequest) -> Encoded:
         for row in cells:
             while row and not row[-1]:
                 row.pop()
-        gaps = asked.missing.names
-        if all(is_whole(cell) or cell in gaps for row in cells for cell in row):
+        gaps, known = asked.missing.names, asked.alphabet.names
+        names = {*known, *gaps} if known else set()
+        whole = all(is_whole(cell) or cell in gaps for row in cells for cell in row)
+        if whole and not all(map(names.issuperset, cells)):
             values = [[MISSING if cell in gaps else int(cell) for cell in row] for row in cells]
             return asked.numbers(asked.along(values), "rows of numbers", "row")
-        named = " or ".join(f"column={shown(name)}" for name in rows[0][:3])
-        if asked.unit != "words":
+        if asked.unit != "words" and known and not names.issuperset(cells[0]):
+            return _read_table(csv_table(found, asked.what), asked)
+        if asked.unit != "words" and not known:
+            columns = " or ".join(f"column={shown(name)}" for name in rows[0][:3])
             raise InputError(
                 f"{asked.what}: can be read in two ways: as {len(rows)} rows whose cells are symbols, or as a table whose "
-                f"first row names columns; choose with unit='words' (--unit) or {named} (--column). For numbers that are "
+                f"first row names columns; choose with unit='words' (--unit) or {columns} (--column). For numbers that are "
                 "not symbols, fit with emission='gaussian' (--emission)"
             )
         return replace(asked.words(asked.along(cells), "rows of names", "row"), read_options=ReadOptions(unit="words"))
@@ -232,8 +236,11 @@ def read_again(found: Encoded, asked: ReadRequest) -> Encoded:
         return found
     if found.symbols is not None and wanted.names is not None:
         return _renamed(found, wanted, asked)
+    if found.of_numbers:
+        warn_of_numbers(wanted.names, asked.what)
     parts = np.split(np.where(found.flat == found.num_symbols, MISSING, found.flat.astype(np.int64)), _ends(found))
-    return replace(asked.numbers(parts, found.how), read_options=found.read_options)
+    again = asked.numbers(parts, found.how)
+    return replace(again, read_options=found.read_options, of_numbers=found.of_numbers)
 
 
 def _ends(found: Encoded) -> NDArray[np.int64]:
@@ -248,10 +255,8 @@ def _read_plain(source: Plain, asked: ReadRequest, how: str) -> Encoded:
         )
     if asked.time_options["time"] is not None and labels is not None:
         return asked.table(Table(asked.what, [OBSERVATIONS], lambda name: source.values, labels=labels))
-    if (categories := categories_of(values)) is not None:
-        asked.adopt(categories)
     asked.no_group()
-    values = to_plain(values)
+    values = asked.adopt(values, to_plain(values))
     if isinstance(values, np.ndarray):
         found = _read_array(values, asked, how or "array")
         return found if labels is None else replace(found, index=as_labels(labels))

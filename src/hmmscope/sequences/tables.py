@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from hmmscope.errors import DamagedError, InputError, ResourceError
 from hmmscope.schema import shown, unknown_name
-from hmmscope.sequences.columns import as_labels, categories_of, labels_of, to_plain
+from hmmscope.sequences.columns import as_labels, labels_of, to_plain
 from hmmscope.sequences.gaps import is_nothing
 from hmmscope.sequences.time_axis import Steps, TimeAxis, put_on_grid
 from hmmscope.storage import disk
@@ -229,9 +229,6 @@ class Table:
                 raise InputError(f"{self.place(row, group)}: must be a name or number, got {shown(key)}")
             found.setdefault(key, []).append(row)
         return [(str(key), np.array(rows)) for key, rows in found.items()]
-
-    def categories(self, name: str) -> list[Any] | None:
-        return categories_of(self.raw(name))
 
 
 def table_of(source: Any, what: str) -> Table:
