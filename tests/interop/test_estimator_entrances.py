@@ -60,6 +60,7 @@ def columns(rows: list[int | None]) -> dict[str, Any]:
         except ImportError:
             continue
         found |= {f"{name} series": library.Series(rows), f"{name} frame": library.DataFrame({"x": rows})}
+        found |= {"lazy": library.LazyFrame({"x": rows})} if name == "polars" else {}
     return found
 
 
@@ -68,7 +69,6 @@ def columns(rows: list[int | None]) -> dict[str, Any]:
     st.lists(st.none() | st.integers(0, 2), min_size=2, max_size=6).filter(lambda one: any(v is not None for v in one))
 )
 @pytest.mark.filterwarnings("error")
-@pytest.mark.filterwarnings("ignore:X has feature names")
 @pytest.mark.parametrize("kind", ["CategoricalHMM", "GaussianHMM", "PoissonHMM", "GMMHMM"])
 def test_any_container_gives_the_same_answers(kind: str, rows: list[int | None]) -> None:
     model = ready(kind)
@@ -95,6 +95,24 @@ def test_files_and_data_that_were_read_have_their_lengths(tmp_path: Path) -> Non
     assert estimators.CategoricalHMM(2, random_state=0).fit(parts).n_features == 3
     with pytest.raises(InputError, match="lengths: apply to arrays and tables only; this X already has lengths"):
         model.score(parts, [3, 2])
+
+
+@pytest.mark.parametrize("kind", ["CategoricalHMM", "GaussianHMM"])
+def test_a_list_of_unequal_sequences_or_of_tables_has_their_lengths(kind: str) -> None:
+    model, rows = ready(kind), np.array([0, 1, 2, 2, 2, 1])
+    frames = [__import__(name).DataFrame for name in ("pandas", "polars") if find_spec(name)]
+    for end, makers in ((4, [np.copy, np.ndarray.tolist, torch.tensor]), (3, [lambda one: one[:, None], *frames])):
+        for made in makers:
+            assert model.score([made(rows[:end]), made(rows[end:])]) == model.score(rows, [end, 6 - end])
+    assert model.score([[one] for one in rows]) == model.score(rows[:, None])
+
+
+def test_estimators_keep_the_names_of_symbols() -> None:
+    model = estimators.CategoricalHMM(1, random_state=0).fit(hs.SequenceData(["2 1 3 1"], unit="words"))
+    assert model.score(hs.SequenceData(["3 1"], unit="words")) == model.score(torch.tensor([[2], [0]]))
+    with pytest.warns(UserWarning, match=r"^X: whole numbers are indices of symbols \(0 is '1'\)"):
+        model.score(np.array([2, 1]))
+    assert estimators.CategoricalHMM(1).fit(hs.SequenceData([[0, 1]], symbols=4)).n_features == 4
 
 
 def test_what_cannot_be_fitted_is_refused_in_one_line() -> None:
@@ -130,6 +148,10 @@ def test_what_cannot_be_fitted_is_refused_in_one_line() -> None:
             with pytest.raises(InputError, match=r"must be numbers|numeric dtype"):
                 call(days)
     frames = [__import__(one).DataFrame({"w": ["a", "b"]}) for one in ("pandas", "polars") if find_spec(one)]
+    for kind, days in [(type(one), days) for one in frames for days in (dates, dates.tolist())]:
+        for model in (estimators.CategoricalHMM(), estimators.GaussianHMM()):
+            with pytest.raises(InputError, match=r"^X: must be numbers, got [dt]"):
+                model.fit(kind({"d": days, "x": [0, 1] * 6}))
     columns = np.array(["a", "b"]), np.array([["a"], ["b"]], object), np.array([("a",), ("b",)], [("w", "U1")])
     for names in (["a", "b"], {"w": ["a", "b"]}, *columns, *frames):
         with pytest.raises(InputError, match="X: must be numbers, got 'a'; encode names with OrdinalEncoder"):

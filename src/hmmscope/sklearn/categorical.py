@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.utils import Tags
-from sklearn.utils.validation import check_non_negative, validate_data
+from sklearn.utils.validation import check_non_negative
 
 from hmmscope.axes import Float64, Tensor
 from hmmscope.errors import InputError
@@ -102,7 +102,7 @@ class CategoricalHMM(HiddenMarkovModel):
             self._num_symbols = int(self.n_features or 0)
             self._check_largest(X)
             return X.astype(np.int64)
-        found = validate_data(self, X, reset=fitting, ensure_all_finite="allow-nan")
+        found = self._validated(X, fitting=fitting)
         check_non_negative(np.where(np.isnan(found) | (found == MISSING), 0, found), "X in CategoricalHMM")
         if found.shape[1] != 1:
             raise InputError(
@@ -116,7 +116,8 @@ class CategoricalHMM(HiddenMarkovModel):
         if (symbols != given).any() or symbols.min() < 0:
             raise InputError("X: must be symbols (nonnegative integers); encode names with OrdinalEncoder")
         drawn_anew = fitting and self.__dict__["n_features"] is None and "emissionprob_" in self._to_begin()
-        largest = max([int(symbols.max()), *(one for one in categories if isinstance(one, int))])
+        count = (fitting and self._alphabet is not None and self._alphabet.count) or 0
+        largest = max([int(symbols.max()), count - 1, *(int(one) for one in categories if str(one).isdigit())])
         self._num_symbols = largest + 1 if drawn_anew else int(self.n_features or 0)
         self._check_largest(symbols)
         return np.where(gaps, self._num_symbols, symbols)[:, None]

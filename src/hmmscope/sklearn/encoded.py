@@ -18,11 +18,12 @@ from hmmscope.processes.capabilities import OF_STATES
 from hmmscope.processes.params import StateEmissionParams
 from hmmscope.processes.process import Process
 from hmmscope.schema import refuse_masked, shown
-from hmmscope.sequences.columns import is_frame, to_plain, writable
+from hmmscope.sequences.columns import is_frame, is_indices, to_plain, writable
 from hmmscope.sequences.data import SequenceData
-from hmmscope.sequences.encoding import whole_lengths
+from hmmscope.sequences.encoding import Alphabet, warn_of_numbers, whole_lengths
 from hmmscope.sequences.gaps import is_nothing
 from hmmscope.sequences.number_cells import NumberMarkers
+from hmmscope.sequences.tables import table_of
 from hmmscope.sequences.vector_data import VectorData, read_vectors
 
 Array = NDArray[np.float64]
@@ -168,14 +169,16 @@ def as_rows(X: Any) -> Any:
             raise InputError("X: must have rows of equal length; concatenate sequences and pass lengths=") from None
     if isinstance(X, np.ndarray) and X.ndim == 1:
         X = X[:, None]
-    if isinstance(X, np.ndarray) and X.dtype.kind in "mM":
-        raise InputError(f"X: must be numbers, got {X.dtype}")
-    cells = np.asarray(X) if is_frame(X) else X
+    table = table_of(X, "X") if is_frame(X) else None
+    cells, columns = (X, [X]) if table is None else (np.asarray(X), map(table.raw, table.names))
+    if (dates := next((one for one in map(np.asarray, columns) if one.dtype.kind in "mM"), None)) is not None:
+        raise InputError(f"X: must be numbers, got {dates.dtype}")
     if isinstance(cells, np.ndarray) and cells.dtype.kind in "OUS" and cells.size:
-        entries = cells.ravel().tolist()
-        texts = [one for one in entries if isinstance(one, str | bytes)]
-        if texts and (cells is X or None in map(NumberMarkers([]).number, texts)):
-            raise InputError(f"X: must be numbers, got {shown(texts[0])}; encode names with OrdinalEncoder")
+        entries, number = cells.ravel().tolist(), NumberMarkers([]).number
+        odd = [one for one in entries if (isinstance(one, str | bytes) if cells is X else number(one) is None)]
+        if odd:
+            advice = "; encode names with OrdinalEncoder" if isinstance(odd[0], str | bytes) else ""
+            raise InputError(f"X: must be numbers, got {shown(odd[0])}{advice}")
         if cells is not X:
             return X
         try:
@@ -186,17 +189,34 @@ def as_rows(X: Any) -> Any:
     return writable(X) if isinstance(X, np.ndarray) else X
 
 
-def with_lengths(X: Any, lengths: Any, *, symbols: bool) -> tuple[Any, Any]:
-    if isinstance(X, str | Path):
-        X = SequenceData(X) if symbols else read_vectors(X)
+def with_lengths(X: Any, lengths: Any, *, symbols: bool, alphabet: Alphabet | None) -> tuple[Any, Any, Alphabet | None]:
+    """Return rows, lengths and the alphabet of X, or None; read files, and lists of tables or of unequal rows."""
+    if hasattr(X, "collect_schema") and hasattr(X, "collect"):  # a lazy frame
+        X = X.collect()
+    several = _are_sequences(X)
+    if symbols and (several or isinstance(X, str | Path | SequenceData)):
+        X = SequenceData(X, symbols_from=alphabet, missing="none" if several else None)
+    elif several or isinstance(X, str | Path):
+        X = read_vectors(X)
     if not isinstance(X, SequenceData | VectorData):
-        return X, lengths
+        if alphabet is not None and not is_indices(X):
+            warn_of_numbers(alphabet.names, "X")
+        return X, lengths, None
     if lengths is not None:
         raise InputError("lengths: apply to arrays and tables only; this X already has lengths")
     if isinstance(X, VectorData):
-        return X.rows.numpy(), X.lengths.numpy()
+        return X.rows.numpy(), X.lengths.numpy(), None
     flat = X.flat.astype(np.float64)
-    return np.where(flat == X.num_symbols, np.nan, flat)[:, None], X.lengths.numpy()
+    return np.where(flat == X.num_symbols, np.nan, flat)[:, None], X.lengths.numpy(), X.alphabet if symbols else None
+
+
+def _are_sequences(X: Any) -> bool:
+    first = X[0] if isinstance(X, list | tuple) and len(X) else None
+    if isinstance(first, str | bytes) or not hasattr(first, "__len__") or getattr(first, "ndim", 1) == 0:
+        return False
+    lists = isinstance(first, list | tuple) and any(np.ndim(one) for one in first[:1])
+    tables = lists or is_frame(first) or getattr(first, "ndim", 1) == 2
+    return tables or len({len(one) if hasattr(one, "__len__") else -1 for one in X}) > 1
 
 
 def unmasked(X: Any) -> Any:

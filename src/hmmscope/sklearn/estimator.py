@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator
-from sklearn.utils.validation import check_is_fitted, check_random_state
+from sklearn.utils.validation import check_array, check_is_fitted, check_random_state, validate_data
 
 from hmmscope.axes import Float64, Tensor
 from hmmscope.errors import InputError
@@ -28,7 +28,15 @@ from hmmscope.inference.paths import viterbi_paths
 from hmmscope.inference.weights import as_weights, weighted_sum, with_weights
 from hmmscope.processes.stationary import stationary_law
 from hmmscope.schema import refuse_masked, require_known, unknown_name
-from hmmscope.sklearn.encoded import Array, EncodedObservations, lengths_of, rows_of, weighted_parts, with_lengths
+from hmmscope.sklearn.encoded import (
+    Array,
+    EncodedObservations,
+    as_rows,
+    lengths_of,
+    rows_of,
+    weighted_parts,
+    with_lengths,
+)
 from hmmscope.sklearn.monitor import ConvergenceMonitor
 
 #: Decoders: the Viterbi path, or the most probable state at each time.
@@ -111,7 +119,8 @@ class HiddenMarkovModel(BaseEstimator):
         transmat_ij ∝ max(0, transmat_prior - 1 + E[transitions i -> j]); zeros stay zero
 
         Args:
-            X: Sequences in consecutive rows (time, feature), a column, a table, a path, `SequenceData` or `VectorData`.
+            X: Sequences in consecutive rows (time, feature), a column, a table, a path, `SequenceData`, `VectorData`, or
+                a list of sequences that are tables or differ in length; a list of equal rows is one sequence.
             lengths: Number of rows of each sequence; None for a single sequence.
             sequence_weights: Weight of each sequence; a weight of 2 equals two copies, and 0 omits the sequence.
             known_states: State of each row, -1 where unknown, or allowed states as booleans (time, state).
@@ -120,8 +129,7 @@ class HiddenMarkovModel(BaseEstimator):
             InputError: X or an option is invalid, or a sequence has probability zero under the initial parameters.
         """
         self._check_options()
-        X, lengths = with_lengths(X, lengths, symbols=self.symbolic)
-        X = self._read(X, fitting=True)
+        X, lengths = self._split(X, lengths, fitting=True)
         lengths, allowed = lengths_of(lengths, len(X)), self._allowed(known_states, len(X))
         X, lengths, weights, allowed = weighted_parts(X, lengths, sequence_weights, allowed)
         known = None if allowed is None else self._known(X, allowed)
@@ -327,9 +335,8 @@ class HiddenMarkovModel(BaseEstimator):
 
         Parameters that `params` does not name, and probabilities that are zero, are not free.
         """
-        X, lengths = with_lengths(X, lengths, symbols=self.symbolic)
-        score = self.score(X, lengths)
-        return self._num_parameters() * math.log(max(1, self._num_seen(self._read(X, fitting=False)))) - 2 * score
+        rows, _ = self._split(X, lengths, fitting=False)
+        return self._num_parameters() * math.log(max(1, self._num_seen(rows))) - 2 * self.score(X, lengths)
 
     # -- checks
 
@@ -365,10 +372,22 @@ class HiddenMarkovModel(BaseEstimator):
 
     def _asked(self, X: Any, lengths: Any, known_states: Any = None) -> EncodedObservations:
         self._ready()
-        X, lengths = with_lengths(X, lengths, symbols=self.symbolic)
-        X = self._read(X, fitting=False)
+        X, lengths = self._split(X, lengths, fitting=False)
         allowed = self._allowed(known_states, len(X))
         return self._seen(X, lengths_of(lengths, len(X)), None if allowed is None else self._known(X, allowed))
+
+    def _split(self, X: Any, lengths: Any, *, fitting: bool) -> tuple[NDArray[Any], Any]:
+        known = None if fitting else self.__dict__.get("_alphabet")
+        X, lengths, alphabet = with_lengths(X, lengths, symbols=self.symbolic, alphabet=known)
+        if fitting:
+            self._alphabet = alphabet
+        return self._read(X, fitting=fitting), lengths
+
+    def _validated(self, X: Any, *, fitting: bool, **options: Any) -> Any:
+        X, options = as_rows(X), options | {"ensure_all_finite": "allow-nan"}
+        if not fitting and not hasattr(self, "n_features_in_"):  # parameters set by hand have no names of features
+            return check_array(X, estimator=self, input_name="X", **options)
+        return validate_data(self, X, reset=fitting, **options)
 
     def _allowed(self, known_states: Any, count: int) -> NDArray[np.bool_] | None:
         if known_states is None:

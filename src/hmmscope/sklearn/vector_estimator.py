@@ -7,7 +7,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from sklearn.utils import Tags
-from sklearn.utils.validation import validate_data
 
 from hmmscope.emissions.chain import count_rows, log_likelihood_of, smooth_and_score, viterbi_states
 from hmmscope.emissions.emission_hmm import EmissionHMM
@@ -16,7 +15,7 @@ from hmmscope.errors import InputError
 from hmmscope.inference.counts import Counts
 from hmmscope.inference.weights import weighted_sum
 from hmmscope.sequences.columns import writable
-from hmmscope.sklearn.encoded import Array, EncodedObservations, as_rows, lengths_of, with_lengths
+from hmmscope.sklearn.encoded import Array, EncodedObservations, lengths_of
 from hmmscope.sklearn.estimator import HiddenMarkovModel
 
 
@@ -44,9 +43,7 @@ class RealValuedHMM(HiddenMarkovModel):
         return tags
 
     def _read(self, X: Any, *, fitting: bool) -> Array:
-        found: Array = writable(
-            validate_data(self, as_rows(X), reset=fitting, dtype=np.float64, ensure_all_finite="allow-nan")
-        )
+        found: Array = writable(self._validated(X, fitting=fitting, dtype=np.float64))
         if fitting:
             self.n_features = found.shape[1]
         return found
@@ -75,8 +72,7 @@ class RealValuedHMM(HiddenMarkovModel):
         self, X: Any, lengths: Any, known_states: Any = None
     ) -> tuple[MarkovChainParams, torch.Tensor, torch.Tensor | None, torch.Tensor | None]:
         self._ready()
-        X, lengths = with_lengths(X, lengths, symbols=False)
-        X = self._read(X, fitting=False)
+        X, lengths = self._split(X, lengths, fitting=False)
         counts = torch.from_numpy(lengths_of(lengths, len(X)))
         process, rows = self._checked_process(), torch.from_numpy(X)
         if len(counts) and bool((counts == counts[0]).all()) and len(X):
