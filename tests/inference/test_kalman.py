@@ -22,15 +22,17 @@ def fibonacci(n):
     return a
 
 
-def general_system(seed=0, num_states=3, num_observed=2):
+def general_system(seed=0, num_states=3, num_observed=2, singular=False):
+    """If `singular`, the output noise has the least rank with which observations have densities."""
     rng = np.random.default_rng(seed)
     state, output = (rng.normal(size=(n, n)) for n in (num_states, num_observed))
+    output[:, : num_states * singular] = 0
     return hs.LinearGaussian(
         rng.normal(size=(num_states, num_states)) / 2,
         rng.normal(size=(num_observed, num_states)),
         initial=rng.normal(size=num_states),
         state_noise=state @ state.T + 0.1 * np.eye(num_states),
-        output_noise=output @ output.T + 0.1 * np.eye(num_observed),
+        output_noise=output @ output.T + (not singular) * 0.1 * np.eye(num_observed),
     )
 
 
@@ -72,8 +74,9 @@ def conditioned(process, observations, initial, initial_covariance):
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("sizes", [(3, 2), (2, 3), (1, 1)], ids=str)
 @pytest.mark.parametrize("known", [True, False])
-def test_filter_is_gaussian_conditioning(seed, sizes, known):
-    process = general_system(seed, *sizes)
+@pytest.mark.parametrize("singular", [False, True])
+def test_filter_is_gaussian_conditioning(seed, sizes, known, singular):
+    process = general_system(seed, *sizes, singular)
     observations = hs.ProcessDataset(process, length=6)[0:3].observations
     rng = np.random.default_rng(seed)
     spread = rng.normal(size=(sizes[0], sizes[0]))
@@ -93,9 +96,10 @@ def test_filter_is_gaussian_conditioning(seed, sizes, known):
 
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("sizes", [(3, 2), (2, 3), (1, 1)], ids=str)
-def test_what_was_not_observed_is_no_condition(seed, sizes):
+@pytest.mark.parametrize("singular", [False, True])
+def test_what_was_not_observed_is_no_condition(seed, sizes, singular):
     """Vectors, and single coordinates of them, that are missing: at random, at both ends, everywhere, nowhere."""
-    process = general_system(seed, *sizes)
+    process = general_system(seed, *sizes, singular)
     observations = hs.ProcessDataset(process, length=6)[0:5].observations
     gone = torch.rand(observations.shape, generator=torch.Generator().manual_seed(seed)) < 0.4
     gone[1, 0] = gone[1, -1] = gone[2] = True

@@ -192,5 +192,11 @@ def test_noise_of_a_tracked_position_may_be_singular() -> None:
     for bad in (noise - 0.1 * np.eye(2), [[1.0, 0.0], [0.5, 1.0]]):
         with pytest.raises(InputError, match="state_noise: must be a symmetric positive semidefinite matrix"):
             hs.LinearGaussian(**parts, state_noise=bad)
-    with pytest.raises(InputError, match="output_noise: must be a symmetric positive definite matrix"):
-        hs.LinearGaussian(**parts | {"output_noise": [[0.0]]})
+    exact = hs.LinearGaussian(**parts | {"output_noise": [[0.0]]}, state_noise=noise)
+    torch.testing.assert_close(hs.observe(exact, seen).vectors["mean"][..., :1], seen, rtol=1e-14, atol=1e-14)
+    assert dict(exact.facts())["least error"].startswith("0.25")
+    assert exact.facts_data()["mixing_time"] is None  # the speed oscillates for ever around its true value
+    certain = hs.LinearGaussian(**parts | {"output_noise": [[0.0]]}, state_noise=0 * noise)
+    with pytest.raises(InputError, match=r"^output_noise: the covariance of observation 0 .* is singular") as refused:
+        hs.log_likelihood(certain, seen)
+    assert "\n" not in str(refused.value)

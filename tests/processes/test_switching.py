@@ -64,8 +64,9 @@ def by_paths(process: hs.SwitchingLinearGaussian, seen: torch.Tensor) -> tuple[f
 
 
 @pytest.mark.parametrize("gaps", [False, True], ids=["all seen", "gaps"])
-def test_the_filter_is_the_sum_over_paths_of_modes(gaps: bool) -> None:
-    process = system()
+@pytest.mark.parametrize("changed", [{}, {"output_noise": [[[0.0, 0.0], [0.0, 0.0]], [[0.4, 0.2], [0.2, 0.1]]]}])
+def test_the_filter_is_the_sum_over_paths_of_modes(gaps: bool, changed: dict) -> None:
+    process = system(**changed)
     observations = hs.ProcessDataset(process, length=5)[0:2].observations
     if gaps:
         observations[0, 1, 0] = observations[0, 3] = observations[1, 0] = math.nan
@@ -101,12 +102,12 @@ def test_merging_costs_less_than_is_said() -> None:
     assert errors[0] > 20 * errors[1] > 400 * errors[2]
 
 
-def test_one_mode_is_a_linear_system() -> None:
+@pytest.mark.parametrize("modes", [1, 2], ids=["one mode", "and an impossible mode without noise"])
+def test_one_mode_is_a_linear_system(modes: int) -> None:
     same = {name: values[0] for name, values in MATRICES.items()}
     plain = hs.LinearGaussian(**same, initial=MODES["initial"])
-    process = hs.SwitchingLinearGaussian(
-        [[1.0]], **{name: [values] for name, values in same.items()}, initial=MODES["initial"]
-    )
+    both = {name: [value, torch.zeros_like(torch.tensor(value))][:modes] for name, value in same.items()}
+    process = system(**both, mode_transition=torch.eye(modes), mode_initial=torch.eye(modes)[0])
     observations = hs.ProcessDataset(plain, length=9)[0:3].observations
     observations[1, 4, 1] = math.nan
     ours, theirs = hs.observe(process, observations), hs.observe(plain, observations)
@@ -114,7 +115,7 @@ def test_one_mode_is_a_linear_system() -> None:
         torch.testing.assert_close(getattr(ours, name), getattr(theirs, name), rtol=0, atol=1e-10)
     for name in ("mean", "covariance"):
         torch.testing.assert_close(ours.vectors[name], theirs.vectors[name], rtol=0, atol=1e-10)
-    assert process.num_exact is None
+    assert process.num_exact == (None if modes == 1 else 9)
 
 
 def test_samples_have_the_law_that_the_filter_takes_for_granted() -> None:

@@ -1,18 +1,22 @@
 """The Kalman filter."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import repeat
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 
 from hmmscope.axes import Bool, Float64, Tensor
 from hmmscope.errors import InputError
+from hmmscope.processes.capabilities import ObserverOutput
 from hmmscope.processes.observations import Observations, as_vectors
 from hmmscope.reprs import Shown
 from hmmscope.schema import refuse_masked, require, shown
+
+#: Relative rounding error of products of covariances, at most.
+ROUNDING = 2.0**-42
 
 
 @runtime_checkable
@@ -76,27 +80,61 @@ def kalman_steps(
     predicted = A P A^T + state_noise;  S = B predicted B^T + output_noise;  gain K = predicted B^T S^-1;
     P = (1 - K B) predicted (1 - K B)^T + K output_noise K^T   (Joseph's form)
     """
-    transition, output = process.transition, process.output
-    eye = torch.eye(process.num_states, dtype=torch.float64)
-    for seen_Y in repeat(None) if seen_TY is None else seen_TY:
+    transition, output, noise = process.transition, process.output, process.output_noise
+    eye, rounding = torch.eye(process.num_states, dtype=torch.float64), no_rounding(noise, covariance)
+    for time, seen_Y in enumerate(repeat(None) if seen_TY is None else seen_TY):
         predicted = transition @ covariance @ transition.T + process.state_noise
-        innovation = output @ predicted @ output.T + process.output_noise
-        innovation = (innovation + innovation.T) / 2
-        gain = _gain(output @ predicted, innovation, seen_Y)
+        rounding = pushed(rounding, transition, covariance, process.state_noise)
+        innovation = even(output @ predicted @ output.T + noise)
+        error = pushed(rounding, output, predicted, noise)
+        gain = _gain(output @ predicted, innovation, error, seen_Y, time)
         left = eye - gain @ output
-        covariance = left @ predicted @ left.T + gain @ process.output_noise @ gain.T
-        covariance = (covariance + covariance.T) / 2
+        covariance = even(left @ predicted @ left.T + gain @ noise @ gain.T)
+        rounding = pushed(rounding, left, predicted, covariance + ROUNDING * predicted)
         yield KalmanStep(innovation, gain, covariance)
 
 
-def _gain(cross: Float64[Tensor, "observed state"], innovation: Tensor, seen_Y: Tensor | None) -> Tensor:
+def even(matrices: Tensor) -> Tensor:
+    return (matrices + matrices.mT) / 2
+
+
+def _gain(cross: Tensor, innovation: Tensor, error: Tensor, seen_Y: Tensor | None, time: int) -> Tensor:
     if seen_Y is None or bool(seen_Y.all()):
-        return torch.cholesky_solve(cross, torch.linalg.cholesky(innovation)).T
+        return torch.cholesky_solve(cross, cholesky(innovation, error, time)).T
     gain = torch.zeros_like(cross.T)
     if bool(seen_Y.any()):
-        factor = torch.linalg.cholesky(innovation[seen_Y][:, seen_Y])
+        error = error[seen_Y][:, seen_Y] if len(error) else error
+        factor = cholesky(innovation[seen_Y][:, seen_Y], error, time)
         gain[:, seen_Y] = torch.cholesky_solve(cross[seen_Y], factor).T
     return gain
+
+
+def cholesky(innovation: Tensor, error: Tensor, time: int) -> Tensor:
+    """Return the Cholesky factor of an innovation's covariance; refuse one that `error` could make singular."""
+    factor, failed = torch.linalg.cholesky_ex(innovation)
+    if error.shape[-1]:
+        failed = torch.linalg.cholesky_ex(innovation - error)[1]
+    if bool(failed.any()):
+        raise InputError(
+            f"output_noise: the covariance of observation {time} given the earlier ones is singular or infinite, up to "
+            "rounding; increase output_noise, or remove states that grow unobserved"
+        )
+    return factor
+
+
+def no_rounding(noise: Tensor, covariance: Tensor) -> Tensor:
+    """Return the rounding error of a given covariance, 0; without rows if it is not needed, for definite `noise`."""
+    certain = noise * (1 - ROUNDING * torch.eye(noise.shape[-1], dtype=noise.dtype))
+    return torch.zeros_like(covariance) if bool(torch.linalg.cholesky_ex(certain)[1].any()) else covariance[..., :0, :0]
+
+
+def pushed(rounding: Tensor, matrix: Tensor, covariance: Tensor, noise: Tensor) -> Tensor:
+    """Bound the rounding error of matrix @ covariance @ matrix^T + noise, given that of `covariance`."""
+    if not rounding.shape[-1]:
+        return covariance[..., :0, :0]
+    widths = covariance.diagonal(dim1=-2, dim2=-1).clamp_min(0).sqrt()
+    size = (matrix.abs() @ widths[..., None])[..., 0].square() + noise.diagonal(dim1=-2, dim2=-1)
+    return matrix @ rounding @ matrix.mT + ROUNDING * torch.diag_embed(size)
 
 
 def kalman_filter(
@@ -115,7 +153,8 @@ def kalman_filter(
         initial_covariance: state covariance before time 0 (n, n) (default: zero).
 
     Raises:
-        InputError: the process is not a linear system, a shape is wrong, or a number is infinite.
+        InputError: the process is not a linear system, a shape is wrong, a number is infinite, or the earlier observations
+            determine a coordinate of an observation (up to rounding).
 
     Cost: O(patterns * time * (n + m)^3 + batch * time * n * (n + m)) for `patterns` distinct masks of missing entries.
     """
@@ -146,16 +185,34 @@ def kalman_filter(
         rows = which_B == number
         found = _followed(process, observations[rows], mean[rows], steps[-1], seen_TY)
         means[rows], predicted[rows], terms_BT[rows] = found
-    covariances = [_stack([step.covariance for step in own], size) for own in steps]
-    innovations = [_stack([step.innovation_covariance for step in own], process.num_symbols) for own in steps]
     return KalmanResult(
         means=means,
-        covariances=_of_each(covariances, which_B, size),
+        covariances=_of_each(steps, "covariance", which_B, size),
         predicted_observation=predicted,
         next_observation=means @ (process.output @ process.transition).T,
-        innovation_covariances=_of_each(innovations, which_B, process.num_symbols),
+        innovation_covariances=_of_each(steps, "innovation_covariance", which_B, process.num_symbols),
         log_likelihood_terms=terms_BT,
         log_likelihood=terms_BT.sum(1),
+    )
+
+
+def by_parts(
+    filtered: Callable[[Tensor], Any], observations: Tensor, reset_mask: object, **probs: str
+) -> ObserverOutput:
+    """Filter the sequences between starts; `probs` names the fields of distributions."""
+    refuse_masked("starts", reset_mask)
+    begins = [] if reset_mask is None else torch.as_tensor(reset_mask).nonzero()[1:, 0].tolist()
+    parts = [filtered(part) for part in observations.tensor_split(begins, 1)]
+
+    def joined(name: str) -> Tensor:
+        return torch.cat([getattr(part, name) for part in parts], 1)
+
+    return ObserverOutput(
+        joined("predicted_observation"),
+        joined("next_observation"),
+        joined("log_likelihood_terms"),
+        {key: joined(name) for key, name in probs.items()},
+        {"mean": joined("means"), "covariance": joined("covariances")},
     )
 
 
@@ -180,10 +237,10 @@ def _followed(
     return means, predicted, terms_BT
 
 
-def _of_each(matrices: list[Tensor], which_B: Tensor, size: int) -> Float64[Tensor, "batch time row column"]:
-    if len(matrices) == 1:
-        return matrices[0].expand(len(which_B), -1, -1, -1)
-    return torch.stack(matrices)[which_B] if matrices else torch.zeros(0, 0, size, size, dtype=torch.float64)
+def _of_each(steps: list[list[KalmanStep]], name: str, which_B: Tensor, size: int) -> Tensor:
+    none = torch.zeros(0, size, size, dtype=torch.float64)
+    each = [torch.cat([none, *(getattr(step, name)[None] for step in own)]) for own in steps]
+    return torch.stack(each or [none])[which_B] if len(each) != 1 else each[0].expand(len(which_B), -1, -1, -1)
 
 
 def check_vectors(observations: Float64[Tensor, "batch time observed"], size: int) -> None:
@@ -200,10 +257,6 @@ def _log_density(innovation: Float64[Tensor, "batch observed"], covariance: Tens
     scaled = torch.linalg.solve_triangular(factor, innovation.T, upper=False)
     log_determinant = 2 * factor.diagonal().log().sum()
     return -0.5 * (scaled.square().sum(0) + log_determinant + len(covariance) * math.log(2 * math.pi))
-
-
-def _stack(matrices: list[Tensor], size: int) -> Tensor:
-    return torch.stack(matrices) if matrices else torch.zeros(0, size, size, dtype=torch.float64)
 
 
 def isotropic_gains(num_steps: int) -> Float64[Tensor, " time"]:

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -17,12 +17,12 @@ from hmmscope.kernels.linear import linear_paths
 from hmmscope.kernels.random_arrays import standard_normals
 from hmmscope.processes.capabilities import ObserverOutput
 from hmmscope.processes.hmm import texts
-from hmmscope.processes.kalman import forgetting_factor, kalman_filter, steady_step
+from hmmscope.processes.kalman import by_parts, forgetting_factor, kalman_filter, steady_step
 from hmmscope.processes.orthogonal import float_digest, haar_orthogonal
 from hmmscope.processes.probability_rows import as_float64, numbers_of
 from hmmscope.processes.process import SampledPaths, check_samples
 from hmmscope.processes.vector_process import VectorProcess
-from hmmscope.schema import refuse_masked, require
+from hmmscope.schema import require
 from hmmscope.seeds import check_seed, philox_key
 from hmmscope.ties import steady
 
@@ -45,8 +45,7 @@ class LinearGaussian(VectorProcess):
     Args:
         transition, output: matrices (n, n) and (m, n).
         initial: state before time 0 (n,) (default: the first unit vector).
-        state_noise, output_noise: covariances (n, n), positive semidefinite, and (m, m), positive definite
-            (default: identity).
+        state_noise, output_noise: positive semidefinite covariances (n, n) and (m, m) (default: identity).
         title, source: free text.
 
     Raises:
@@ -80,7 +79,7 @@ class LinearGaussian(VectorProcess):
         self.output_noise = numbers_of(
             "output_noise", eye_YY if output_noise is None else output_noise, (self.num_symbols, self.num_symbols)
         )
-        self._factors = (_factor("state_noise", self.state_noise), _factor("output_noise", self.output_noise))
+        self._factors = [noise_factor(name, getattr(self, name)).numpy() for name in ("state_noise", "output_noise")]
         self.title, self.source = title, source
 
     @cached_property
@@ -90,13 +89,7 @@ class LinearGaussian(VectorProcess):
         return float_digest(f"hmmscope-process/1/LinearGaussian/{sizes}", *parts)
 
     def file_tensors(self) -> dict[str, Tensor]:
-        return {
-            "transition": self.transition,
-            "output": self.output,
-            "initial": self.initial,
-            "state_noise": self.state_noise,
-            "output_noise": self.output_noise,
-        }
+        return {name: getattr(self, name) for name in _ARRAYS}
 
     @classmethod
     def from_file(cls, data: Mapping[str, Any], *, allow_drop_tiny: bool = False) -> "LinearGaussian":
@@ -126,24 +119,14 @@ class LinearGaussian(VectorProcess):
         self, observations: Float64[Tensor, "batch time observed"], *, reset_mask: object = None
     ) -> ObserverOutput:
         """Run the Kalman filter; the output's `vectors` are "mean" and "covariance" of the state."""
-        refuse_masked("starts", reset_mask)
-        begins = [] if reset_mask is None else torch.as_tensor(reset_mask).nonzero()[1:, 0].tolist()
-        parts = [kalman_filter(self, part) for part in observations.tensor_split(begins, 1)]
-        return ObserverOutput(
-            torch.cat([part.predicted_observation for part in parts], 1),
-            torch.cat([part.next_observation for part in parts], 1),
-            torch.cat([part.log_likelihood_terms for part in parts], 1),
-            vectors={
-                "mean": torch.cat([part.means for part in parts], 1),
-                "covariance": torch.cat([part.covariances for part in parts], 1),
-            },
-        )
+        return by_parts(partial(kalman_filter, self), observations, reset_mask)
 
     def following(self, beliefs: Float64[Tensor, "*batch state"]) -> Float64[Tensor, "*batch coordinate"]:
         return beliefs @ (self.output @ self.transition).T
 
     def mixing_time(self) -> float:
-        return math.log(LINEAR_THRESHOLD) / math.log(forgetting_factor(self))
+        factor = forgetting_factor(self)  # 0 if observations determine the state, 1 if an error may remain
+        return math.inf if factor >= 1 else math.log(LINEAR_THRESHOLD) / math.log(factor) if factor > 0 else 0.0
 
     def facts(self) -> list[tuple[str, str]]:
         variance = float(steady_step(self).innovation_covariance.diagonal().mean())
@@ -157,9 +140,9 @@ class LinearGaussian(VectorProcess):
         ]
 
     def facts_data(self) -> dict[str, Any]:
-        step = steady_step(self)
+        step, time = steady_step(self), self.mixing_time()
         return {
-            "mixing_time": self.mixing_time(),
+            "mixing_time": time if math.isfinite(time) else None,
             "forgetting_factor": forgetting_factor(self),
             "steady_gain": step.gain.tolist(),
             "steady_covariance": step.covariance.tolist(),
@@ -167,24 +150,16 @@ class LinearGaussian(VectorProcess):
         }
 
 
-def _factor(name: str, covariance: Float64[Tensor, "size size"]) -> NDArray[np.float64]:
-    factor = noise_factor(covariance, singular=name == "state_noise")
-    if factor is None:
-        kind = "semidefinite" if name == "state_noise" else "definite"
-        raise InputError(f"{name}: must be a symmetric positive {kind} matrix")
-    return factor.numpy()
-
-
-def noise_factor(covariance: Float64[Tensor, "size size"], *, singular: bool) -> Float64[Tensor, "size size"] | None:
-    """Return F with F F^T = covariance, or None if it is not positive definite (semidefinite if `singular`)."""
-    if not bool(torch.allclose(covariance, covariance.T)):
-        return None
+def noise_factor(name: str, covariance: Float64[Tensor, "size size"]) -> Float64[Tensor, "size size"]:
+    """Return F with F F^T = covariance; raise InputError if it is not positive semidefinite."""
     factor, failed = torch.linalg.cholesky_ex(covariance)
-    if not int(failed):
+    even = bool(torch.allclose(covariance, covariance.T))
+    if even and not int(failed):
         return factor
     values, vectors = torch.linalg.eigh(covariance)
-    rounding = 1e-12 * float(values.abs().max())
-    return vectors * values.clamp_min(0).sqrt() if singular and float(values.min()) >= -rounding else None
+    if not even or float(values.min()) < -1e-12 * float(values.abs().max()):
+        raise InputError(f"{name}: must be a symmetric positive semidefinite matrix")
+    return vectors * values.clamp_min(0).sqrt()
 
 
 @registry.process("ran-lds")

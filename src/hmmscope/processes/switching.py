@@ -1,6 +1,7 @@
 """Switching linear systems with Gaussian noise."""
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,12 +13,12 @@ from hmmscope.errors import InputError
 from hmmscope.kernels.random_arrays import standard_normals
 from hmmscope.processes.capabilities import ObserverOutput
 from hmmscope.processes.hmm import texts
+from hmmscope.processes.kalman import by_parts
 from hmmscope.processes.linear_gaussian import noise_factor
 from hmmscope.processes.probability_rows import as_float64, laws_of, numbers_of
 from hmmscope.processes.process import SampledPaths, check_samples
 from hmmscope.processes.switching_filter import num_apart, require_kept, switching_filter
 from hmmscope.processes.vector_process import VectorProcess
-from hmmscope.schema import refuse_masked
 from hmmscope.seeds import philox_key
 
 _ARRAYS = ("mode_initial", "mode_transition", "transition", "output", "initial", "state_noise", "output_noise")
@@ -38,8 +39,7 @@ class SwitchingLinearGaussian(VectorProcess):
         transition, output: matrices of each mode (K, n, n) and (K, m, n).
         mode_initial: distribution of the first mode (K,) (default: uniform).
         initial: state before time 0 (n,) (default: zeros).
-        state_noise, output_noise: covariances (K, n, n), positive semidefinite, and (K, m, m), positive definite
-            (default: identity).
+        state_noise, output_noise: positive semidefinite covariances (K, n, n) and (K, m, m) (default: identity).
         num_kept: largest number of Gaussians in the filter, at least K^2.
         title, source: free text.
 
@@ -77,7 +77,10 @@ class SwitchingLinearGaussian(VectorProcess):
         self.initial = numbers_of("initial", _or(initial, torch.zeros(size)), (size,))
         self.state_noise = _noise("state_noise", state_noise, modes, size)
         self.output_noise = _noise("output_noise", output_noise, modes, seen)
-        self._factors = [_factors(name, getattr(self, name)) for name in ("state_noise", "output_noise")]
+        self._factors = [
+            torch.stack([noise_factor(name, one) for one in getattr(self, name)]).numpy()
+            for name in ("state_noise", "output_noise")
+        ]
         require_kept(modes, num_kept)
         self.num_states, self.num_symbols, self.num_kept = modes, seen, num_kept
         self.title, self.source = title, source
@@ -131,20 +134,8 @@ class SwitchingLinearGaussian(VectorProcess):
         self, observations: Float64[Tensor, "batch time observed"], *, reset_mask: object = None
     ) -> ObserverOutput:
         """Run `switching_filter`; the output has the "belief" of the mode, and "mean" and "covariance" of the state."""
-        refuse_masked("starts", reset_mask)
-        begins = [] if reset_mask is None else torch.as_tensor(reset_mask).nonzero()[1:, 0].tolist()
-        parts = [switching_filter(self, part, error=False) for part in observations.tensor_split(begins, 1)]
-
-        def joined(name: str) -> Tensor:
-            return torch.cat([getattr(part, name) for part in parts], 1)
-
-        return ObserverOutput(
-            joined("predicted_observation"),
-            joined("next_observation"),
-            joined("log_likelihood_terms"),
-            probs={"belief": joined("mode_beliefs")},
-            vectors={"mean": joined("means"), "covariance": joined("covariances")},
-        )
+        found = partial(switching_filter, self, error=False)
+        return by_parts(found, observations, reset_mask, belief="mode_beliefs")
 
     def following(self, beliefs: Float64[Tensor, "*batch state"]) -> Float64[Tensor, "*batch coordinate"]:
         raise InputError(
@@ -165,14 +156,6 @@ def _or(given: object, otherwise: object) -> object:
 
 def _noise(name: str, given: object, modes: int, size: int) -> Float64[Tensor, "mode size size"]:
     return numbers_of(name, _or(given, torch.eye(size).expand(modes, size, size)), (modes, size, size))
-
-
-def _factors(name: str, covariances: Float64[Tensor, "mode size size"]) -> NDArray[np.float64]:
-    found = [noise_factor(one, singular=name == "state_noise") for one in covariances]
-    if any(one is None for one in found):
-        kind = "semidefinite" if name == "state_noise" else "definite"
-        raise InputError(f"{name}: must be a symmetric positive {kind} matrix for each mode")
-    return torch.stack([one for one in found if one is not None]).numpy()
 
 
 def _each(matrices: NDArray[np.float64], vectors: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -1,13 +1,14 @@
 """The filter of switching linear systems."""
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Protocol, runtime_checkable
 
 import torch
 
 from hmmscope.axes import Bool, Float64, Tensor
 from hmmscope.errors import InputError
+from hmmscope.processes.kalman import ROUNDING, cholesky, even, no_rounding, pushed
 from hmmscope.processes.observations import Observations, as_vectors
 from hmmscope.reprs import Shown
 from hmmscope.schema import require, shown
@@ -60,17 +61,18 @@ class _Gaussians:
     weights: Float64[Tensor, "batch gaussian"]
     means: Float64[Tensor, "batch gaussian state"]
     covariances: Float64[Tensor, "batch gaussian state state"]
+    rounding: Float64[Tensor, "batch gaussian row row"]
 
     def merged(self, groups: int) -> "_Gaussians":
-        weights, means, covariances = (
-            part.unflatten(1, (-1, groups)) for part in (self.weights, self.means, self.covariances)
+        weights, means, covariances, rounding = (
+            getattr(self, one.name).unflatten(1, (-1, groups)) for one in fields(self)
         )
         total = weights.logsumexp(1)
         share = (weights - total[:, None]).exp().nan_to_num(0.0)  # impossible Gaussians
         mean = (share[..., None] * means).sum(1)
         apart = means - mean[:, None]
         spread = covariances + apart[..., :, None] * apart[..., None, :]
-        return _Gaussians(total, mean, (share[..., None, None] * spread).sum(1))
+        return _Gaussians(total, mean, *((share[..., None, None] * part).sum(1) for part in (spread, rounding)))
 
 
 def num_apart(modes: int, kept: int) -> int:
@@ -127,13 +129,14 @@ def _filtered(process: SwitchingSystem, observations: Tensor, apart: int) -> dic
     known = _Gaussians(
         torch.zeros(batch, 1, dtype=torch.float64),
         process.initial.expand(batch, 1, size),
-        torch.zeros(batch, 1, size, size, dtype=torch.float64),
+        nothing := torch.zeros(batch, 1, size, size, dtype=torch.float64),
+        no_rounding(process.output_noise, nothing),
     )
     chances_GK, moves = process.mode_initial.log()[None], process.mode_transition.log()
     ahead = _ahead(process, known, chances_GK)
     for t in range(time):
         found["predicted_observation"][:, t] = ahead
-        known = _step(process, known, chances_GK, observations[:, t])
+        known = _step(process, known, chances_GK, observations[:, t], t)
         term = known.weights.logsumexp(1)
         known = replace(known, weights=known.weights - term[:, None])
         whole = known.merged(1)
@@ -152,26 +155,28 @@ def _ahead(process: SwitchingSystem, known: _Gaussians, chances_GK: Tensor) -> F
     return torch.einsum("bgk,kyi,kij,bgj->by", weights, process.output, process.transition, known.means)
 
 
-def _step(process: SwitchingSystem, known: _Gaussians, chances_GK: Tensor, seen_BY: Tensor) -> _Gaussians:
+def _step(process: SwitchingSystem, known: _Gaussians, chances_GK: Tensor, seen_BY: Tensor, time: int) -> _Gaussians:
     inside: Bool[Tensor, "batch observed"] = ~seen_BY.isnan()
     mask = inside.to(torch.float64)[:, None, None]
     output = process.output * mask[..., None]
     noise = process.output_noise * mask[..., None] * mask[..., None, :] + torch.diag_embed(1 - mask)
     means = torch.einsum("kij,bgj->bgki", process.transition, known.means)
-    covariances = process.transition @ known.covariances[:, :, None] @ process.transition.mT + process.state_noise
+    before = known.covariances[:, :, None]
+    covariances = process.transition @ before @ process.transition.mT + process.state_noise
+    rounding = pushed(known.rounding[:, :, None], process.transition, before, process.state_noise)
     cross = output @ covariances
     innovation = seen_BY.nan_to_num(0.0)[:, None, None] - (output @ means[..., None])[..., 0]
-    factor = torch.linalg.cholesky(_even(cross @ output.mT + noise))
+    weights = known.weights[..., None] + chances_GK
+    possible = weights.isfinite()[..., None, None]
+    spread = even(cross @ output.mT + noise).where(possible, torch.eye(process.num_symbols, dtype=torch.float64))
+    factor = cholesky(spread, possible * pushed(rounding, output, covariances, noise), time)
     gain = torch.cholesky_solve(cross, factor).mT
     left = torch.eye(means.shape[-1], dtype=torch.float64) - gain @ output
-    after = _even(left @ covariances @ left.mT + gain @ noise @ gain.mT)
+    after = even(left @ covariances @ left.mT + gain @ noise @ gain.mT)
+    rounding = pushed(rounding, left, covariances, after + ROUNDING * covariances)
     scaled = torch.linalg.solve_triangular(factor, innovation[..., None], upper=False)[..., 0]
     density = -0.5 * (scaled.square().sum(-1) + mask.sum(-1) * math.log(2 * math.pi))
     density = density - factor.diagonal(dim1=-2, dim2=-1).log().sum(-1)
-    weights = known.weights[..., None] + chances_GK + density
+    weights = weights + density
     moved = means + (gain @ innovation[..., None])[..., 0]
-    return _Gaussians(weights.flatten(1, 2), moved.flatten(1, 2), after.flatten(1, 2))
-
-
-def _even(matrices: Tensor) -> Tensor:
-    return (matrices + matrices.mT) / 2
+    return _Gaussians(*(part.flatten(1, 2) for part in (weights, moved, after, rounding)))
