@@ -147,7 +147,7 @@ class MStepSettings:
         if self.pseudo_count and self.classes is not None and "emission" not in self.fixed:
             free[-1] = model.emission[..., np.unique(self.classes, return_index=True)[1], :]
         for rows in free if self.pseudo_count else ():
-            logs = np.log(rows if rows.min(initial=1.0) > 0 else np.where(rows > 0, rows, 1.0))
+            logs = np.log(rows if rows.all() else np.where(rows > 0, rows, 1.0))
             total += np.add.reduce(logs.reshape(*total.shape, -1), -1)
         return np.asarray(self.pseudo_count * total)
 
