@@ -39,6 +39,7 @@ from hmmscope.inference import (
     mixing,
     observability,
     spectral,
+    stationary_process,
     window,
 )
 from hmmscope.inference.constraints import Constraints
@@ -289,3 +290,100 @@ def test_a_number_at_its_limit_is_taken_and_the_next_is_refused(
     call(good)
     with pytest.raises(InputError, match=rf"^(\w+\.)?{re.escape(field)}\b"):
         call(bad)
+
+
+def _edited(**edits: Any) -> None:
+    with hs.intervene(_model(), edits):
+        _model()(_dataset()[0:2].tokens)
+
+
+MIXTURE = make_process("random-mixture", num_components=2, num_states=2, num_symbols=3)
+SENSORS = hs.GaussianHMM([0.5, 0.5], [[0.9, 0.1], [0.2, 0.8]], [[0.0], [5.0]], [[1.0], [1.0]])
+CHAIN, ONE = ProcessDataset(make_process("mess3"), length=9), torch.nn.Linear(2, 2)
+GRU = hs.make_model("gru", num_symbols=3, width=4).eval()
+#: Calls that are refused, and how the error begins.
+REFUSED: list[tuple[Callable[[], Any], str]] = [
+    (lambda: _instrument_on("constrained-updates", _dataset("prompts")), "process: Mixture has no hidden states"),
+    (lambda: _instrument_on("constrained-updates", _pairs()), "dataset: must have one sequence per sample"),
+    (lambda: registry.lookup("instrument", "constrained-updates")(GRU, CHAIN), "model: must have the activations"),
+    (lambda: registry.lookup("instrument", "mechanisms")(GRU, CHAIN), "model: has no activations blocks"),
+    (lambda: registry.lookup("instrument", "paths")(GRU, CHAIN), "model: must be a Decoder"),
+    (lambda: _strategies(), "dataset: must have symbols"),
+    (lambda: registry.lookup("instrument", "shuffle")(GRU, _dataset("prompts")), "model: found no softmax attention"),
+    (lambda: _instrument("task-patching", "prompts", "columns", "x"), "columns: unknown 'x'"),
+    (lambda: _instrument("task-patching", "single", "columns", "all"), "dataset: must be prompts of a mixture"),
+    (lambda: _instrument("probe", "single", "target", "component"), "target: component needs a mixture"),
+    (lambda: _instrument("probe", "prompts", "target", "state"), "target: state needs a single HMM"),
+    (lambda: _instrument("shuffle", "single", "num_permutations", 2), "layout: the shuffle test needs prompts"),
+    (lambda: _instrument("automaton", "prompts", "length", 1), "process: Mixture has no probabilities"),
+    (
+        lambda: hs.evaluate(_model(), _dataset(), device="cpu", observers={"x": MIXTURE[0]}, target="belief"),
+        "observers",
+    ),
+    (lambda: hs.evaluate(_model(), _dataset(), observers={"order-1": HMM}), "observers: must not have the name"),
+    (lambda: hs.evaluate(_model(), _dataset(), observers={"x": CASINO}), r"observers\.x: must have 3 symbols"),
+    (lambda: hs.belief_map(_model(), None), "process: is missing"),
+    (lambda: hs.belief_map(_model(), "mess3"), "length: .*does not state its training length"),
+    (lambda: hs.belief_map(_model(), _dataset(), length=4), "length: must be omitted for a dataset"),
+    (lambda: hs.belief_map(_model(), _dataset(), over_checkpoints=True), "over_checkpoints: needs a run"),
+    (lambda: hs.belief_map(len, "mess3", length=5, device="cpu"), "device: needs a module or a run"),
+    (lambda: draw_controls(torch.nn.Identity(), controls=ONE), "controls: must be a function"),
+    (lambda: draw_controls(ONE, controls=lambda: 3), "controls: must be a function .*; it returned 3"),
+    (lambda: draw_controls(ONE, controls=lambda: ONE), "controls: must draw new weights"),
+    (lambda: draw_controls(ONE, controls=lambda: torch.nn.Linear(2, 3)), "controls: must return the model's architect"),
+    (
+        lambda: draw_controls(ONE, controls=lambda: torch.nn.Linear(2, 2, bias=False)),
+        "controls: must return a module of",
+    ),
+    (lambda: draw_controls(ONE, controls=lambda: 1 / 0), "controls: the function fails .ZeroDivisionError"),
+    (lambda: _edited(**{"residual.0": 3}), "edits: residual.0 must be a function"),
+    (lambda: _edited(**{"residual.0": lambda x: 3}), "edits: the edit of residual.0 must return a tensor, got 3"),
+    (lambda: _edited(**{"residual.0": lambda x: x[:1]}), "edits: the edit of residual.0 must keep its shape"),
+    (
+        lambda: Constraints(durations=[[True]]).parts(1, 2),
+        "constraints.durations: must be omitted, because this fit has no",
+    ),
+    (
+        lambda: Constraints(emission=[[True]]).parts(1, None),
+        "constraints.emission: must be omitted for vector emissions",
+    ),
+    (lambda: spectral.Operators.of(MIXTURE), "process: Mixture has no probabilities of words"),
+    (lambda: floors.belief_floor(MIXTURE, 2, num_samples=2), "process: Mixture has no"),
+    (lambda: mixing.forgetting_curve(MIXTURE, 2), "process: Mixture has no hidden states"),
+    (lambda: memory_error.memory_certificate(MIXTURE, 2), "process: Mixture has no hidden states"),
+    (lambda: observability.step_emission(MIXTURE, 1), "process: Mixture has no probabilities of words"),
+    (lambda: entropy.block_entropies(MIXTURE, 1), "process: Mixture has no probabilities of words"),
+    (lambda: continuations.forecast(make_process("bloch-walk"), _SEQUENCE, 2, num_draws=1), "num_draws: must be 0"),
+    (
+        lambda: window.linear_window_errors(make_process("ran-lds"), [1], 2, start="x"),
+        "start: must be 'zero' or 'oldest'",
+    ),
+    (lambda: stationary_process.stationary_distribution(MIXTURE), "process: a mixture has no single stationary"),
+    (lambda: stationary_process.stationary_distribution(_two()), "stationary distribution: is not unique"),
+    (
+        lambda: stationary_process.stationary_distribution(torch.full((2, 4), 0.25).double()),
+        "process: must be a process or a sq",
+    ),
+]
+
+
+@pytest.mark.parametrize(("call", "said"), REFUSED, ids=[str(number) for number in range(len(REFUSED))])
+def test_what_a_function_cannot_use_is_refused(call: Callable[[], Any], said: str, unchecked: None) -> None:
+    with pytest.raises(InputError, match=f"^({said})"):
+        call()
+
+
+CASINO = hs.load_process("dishonest-casino")
+
+
+def _strategies() -> None:
+    dataset = ProcessDataset(SENSORS, length=4)
+    strategies.strategies(hs.make_model("rnn", num_symbols=6, input_width=1, width=4), dataset)
+
+
+def _pairs() -> ProcessDataset:
+    return ProcessDataset(HMM, layout=PromptLayout(num_demonstrations=1, demonstration_length=4, test_length=4))
+
+
+def _two() -> hs.HMM:
+    return hs.HMM([0.5, 0.5], np.eye(2), np.eye(2))

@@ -14,6 +14,7 @@ import hmmscope as hs
 from hmmscope.analysis import (
     attention_maps,
     belief_interventions,
+    belief_map,
     belief_space,
     calibration,
     constrained_updates,
@@ -37,7 +38,7 @@ from hmmscope.analysis.belief_map import BeliefMap
 from hmmscope.analysis.geometry import BELIEF, MIXED_BELIEF, ExactBeliefs, Readout, fit_affine
 from hmmscope.analysis.strategy_weights import strategy_weights
 from hmmscope.analysis.task_patching import task_patching
-from hmmscope.analysis.untrained_controls import ExplainedFraction, explained_beyond_controls
+from hmmscope.analysis.untrained_controls import ExplainedFraction, InstrumentOptions, explained_beyond_controls
 from hmmscope.datasets.layouts import PromptLayout, SequenceLayout
 from hmmscope.datasets.process_dataset import ProcessDataset
 from hmmscope.processes.make import make_process
@@ -343,6 +344,20 @@ def test_an_axis_without_spread_colours_only_what_lies_beside_it() -> None:
     ]
 
 
+def test_a_map_has_a_hundred_thousand_points_if_no_number_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    dataset, asked = ProcessDataset(make_process("mess3"), length=5), []
+
+    def of(dataset: Any, num_samples: int, num_points: int, observer: Any) -> None:
+        asked.append(num_points)
+        raise KeyError
+
+    monkeypatch.setattr(belief_map.BeliefReader, "of", of)
+    for options in (None, InstrumentOptions(num_points=7)):
+        with pytest.raises(KeyError):
+            hs.belief_map(_model(dataset), dataset, options=options)
+    assert asked == [100_000, 7]
+
+
 def test_the_best_estimate_of_a_belief_bounds_what_can_be_read() -> None:
     exact = ExactBeliefs.of(_prompts(), 16)
     belief, mixed = exact.values[BELIEF].numpy(), exact.values[MIXED_BELIEF].numpy()
@@ -403,6 +418,16 @@ def test_matrices_have_two_rows_and_columns_at_least(shape: tuple[int, ...], dif
     found = initialization.other_law({"w": 2 * drawn[0]}, [{"w": one} for one in drawn[1:]])
     assert bool(found) is differs
     assert initialization.other_law({"w": 2 * drawn[0]}, [{"w": one} for one in drawn[1:]], trained=False)
+
+
+@pytest.mark.parametrize("endless", [math.inf, -math.inf])
+def test_endless_entries_of_a_table_do_not_set_its_scale(endless: float) -> None:
+    """Small random numbers follow no rule of the position, whatever else their columns hold."""
+    table = torch.randn(12, 3, generator=torch.Generator().manual_seed(0)) * 1e-5
+    ramp = torch.arange(12.0)[:, None] * torch.tensor([1e-5, 2.0])
+    table[5], ramp[5] = endless, endless
+    assert not initialization._follows(table)
+    assert initialization._follows(ramp)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -565,6 +590,16 @@ def test_weights_of_predictors_are_those_of_expectation_maximisation() -> None:
     assert found.left == pytest.approx((q * np.log(q / mixed)).sum(-1).mean(), abs=1e-6)
     for name, one in predictors.items():
         assert found.single_kl[name] == pytest.approx((q * np.log(q / one)).sum(-1).mean())
+
+
+def test_weights_below_a_billionth_are_zero() -> None:
+    """The weight of the only predictor of an outcome is its probability."""
+    predictors = {"a": torch.tensor([1.0, 0.0]), "b": torch.tensor([0.0, 1.0])}
+    for rare, weight in ((1.5e-9, 1.5e-9), (0.7e-9, 0.0)):
+        q = torch.tensor([1 - rare, rare], dtype=torch.float64).expand(2, 1, 2)
+        found = strategy_weights(q, {name: one.double().expand(2, 1, 2) for name, one in predictors.items()})
+        assert found.value["b"] == pytest.approx(weight, rel=1e-6, abs=1e-15)
+        assert found.value["a"] == pytest.approx(1)
 
 
 def test_a_search_ends_where_no_step_lowers_the_loss() -> None:

@@ -18,6 +18,7 @@ from hmmscope.inference import (
     continuations,
     entropy,
     evidence,
+    fit_durations,
     floors,
     known_states,
     linear_programs,
@@ -311,6 +312,11 @@ def test_shapes_of_constraints_are_those_of_their_moves() -> None:
     assert [[j - i in (0, 1, 2) for j in range(4)] for i in range(4)] == np.array(left.transition).tolist()
     band = Constraints.banded(4, 2)
     assert [[abs(j - i) <= 2 for j in range(4)] for i in range(4)] == np.array(band.transition).tolist()
+
+
+def test_a_state_follows_itself_only_where_nothing_else_is_free_or_its_probability_is_tied() -> None:
+    rule = fit_durations._without_repeats(_rows([[True, None, True], ["a", "a", None], [False, False, True]]))
+    assert rule.allowed.tolist() == [[False, True, True], [True, True, True], [False, False, True]]
 
 
 def test_rules_that_contradict_each_other_are_refused() -> None:
