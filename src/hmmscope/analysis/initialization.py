@@ -173,7 +173,7 @@ def _recurs(rows: Tensor) -> bool:
     size = rows.nan_to_num(posinf=0, neginf=0).square().mean(0).sqrt()
     before, now, after = rows[:-2], rows[1:-1], rows[2:]
     ramp = (after - 2 * now + before).abs() <= _TABLE_ERROR * size
-    straight = (ramp | ~(after - now + before).isfinite()).double().mean(0) >= _TABLE_SHARE
+    straight = (ramp | ~torch.stack([before, now, after]).isfinite().all(0)).double().mean(0) >= _TABLE_SHARE
     if len(rows) < 5 or not rows.isfinite().all():  # two numbers a and b would fit every short column
         power = ((now.square() - before * after).abs() <= _TABLE_ERROR * now.square()).all(0)
         return bool((straight | power).all())
