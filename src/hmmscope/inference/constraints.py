@@ -170,8 +170,8 @@ class RowConstraints(Shown):
         if not len(lost):
             return self
         gone = np.isin(self.groups, lost)
-        found = replace(self, fixed=np.where(gone, 0.0, self.fixed), groups=np.where(gone, -1, self.groups))
-        return found._checked()
+        kept = np.where(gone, -1, self.groups)
+        return replace(self, fixed=np.where(gone, 0.0, self.fixed), groups=kept)._checked()
 
     @cached_property
     def multiplicity(self) -> Array:
