@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable
 from itertools import pairwise, product
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -31,6 +32,7 @@ from hmmscope.analysis import (
     shuffle,
     similarity,
     strategies,
+    trained_ngrams,
     untrained_controls,
 )
 from hmmscope.analysis.activations import to_probs
@@ -280,6 +282,7 @@ def test_subspaces_of_beliefs_overlap_by_their_principal_angles() -> None:
     assert belief_space._overlap(along[:0], along) == 0
     variances = torch.tensor([3.0, 1.0, 0.0]).double()
     assert belief_space._effective(variances) == pytest.approx(16 / 10)
+    assert belief_space._effective(variances / 1000) == pytest.approx(16 / 10)
     belief = torch.tensor([[1, 0, 0], [0, 1, 0], [0, 0, 1], [0.5, 0.5, 0]]).double()
     assert belief_space._rank(belief) == 2
     assert belief_space._rank(belief[[0, 1, 3]]) == 1
@@ -418,6 +421,87 @@ def test_matrices_have_two_rows_and_columns_at_least(shape: tuple[int, ...], dif
     found = initialization.other_law({"w": 2 * drawn[0]}, [{"w": one} for one in drawn[1:]])
     assert bool(found) is differs
     assert initialization.other_law({"w": 2 * drawn[0]}, [{"w": one} for one in drawn[1:]], trained=False)
+
+
+def _gaussian(*shape: int, seed: int = 0) -> torch.Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+DRAWN = [{"w": _gaussian(60, 50, seed=seed)} for seed in (1, 2, 3)]
+SPIKE = torch.outer(_gaussian(60, seed=4), _gaussian(50, seed=5))
+
+
+@pytest.mark.parametrize(
+    ("weight", "trained", "first"),
+    [
+        (_gaussian(60, 50), "", ""),
+        (1.2 * _gaussian(60, 50), "", ""),
+        (1.3 * _gaussian(60, 50), "", "is 1.3 times the "),
+        (1.5 * _gaussian(60, 50), "", "is 1.5 times the "),
+        (1.7 * _gaussian(60, 50), "is 1.7 times the ", "is 1.7 times the "),
+        (_gaussian(60, 50) / 1.7, "times the ", "times the "),
+        (_gaussian(60, 50) + SPIKE, "", "root mean square is 1.3 times"),
+        (0.5 * _gaussian(60, 50) + 2 * SPIKE, "", "median singular value is 0.51 times"),
+        (torch.full((60, 50), 2.0).double(), "all its values are 2, but", "all its values are 2, but"),
+        (torch.zeros(60, 50).double(), "all its values are 0, but", "all its values are 0, but"),
+    ],
+)
+def test_trained_weights_are_compared_by_their_smaller_change_and_initial_ones_by_the_larger(
+    weight: torch.Tensor, trained: str, first: str
+) -> None:
+    for said, is_trained in ((trained, True), (first, False)):
+        found = initialization.other_law({"w": weight}, DRAWN, trained=is_trained)
+        assert said in found
+        assert bool(found) is bool(said)
+
+
+def test_weights_that_controls_share_are_compared_only_at_initialization() -> None:
+    same = [{"w": torch.ones(9).double()}] * 2
+    assert initialization.other_law({"w": torch.full((9,), 1.5).double()}, same) == ""
+    assert "its values differ" in initialization.other_law({"w": torch.full((9,), 1.5).double()}, same, trained=False)
+    assert initialization.other_law({"w": torch.ones(9).double()}, same, trained=False) == ""
+    assert "4.5 times" in initialization.other_law({"w": torch.full((999,), 4.5)}, [{"w": torch.ones(999)}] * 2)
+    none = [{"w": torch.zeros(9).double()}] * 2
+    assert initialization.other_law({"w": _gaussian(9)}, none) == ""
+    for one in (torch.ones(1), torch.arange(9)):
+        assert initialization.other_law({"w": 9 * one}, [{"w": one}], trained=False) == ""
+
+
+def _table_of_sinusoids(noise: float) -> torch.Tensor:
+    steps = torch.arange(24.0).double()[:, None] * torch.tensor([1.0, 0.3, 0.01]).double()
+    return torch.cat([steps.sin(), steps.cos()], 1) + noise * _gaussian(24, 6)
+
+
+def _ramp(*broken: int) -> torch.Tensor:
+    ramp = torch.arange(40.0).double()[:, None] * torch.tensor([1.0, -0.5]).double()
+    ramp[list(broken)] += 7
+    return ramp
+
+
+@pytest.mark.parametrize(
+    ("table", "follows"),
+    [
+        (_ramp(), True),
+        (_ramp().T, True),
+        (_ramp()[:3], True),
+        (_ramp(20), True),
+        (_ramp(10, 30), False),
+        (_table_of_sinusoids(0.0), True),
+        (_table_of_sinusoids(1e-5), True),
+        (_table_of_sinusoids(1e-2), False),
+        (torch.polar(torch.ones(9).double(), torch.arange(9.0).double() / 3), True),
+        (1e4 ** (-torch.arange(4.0).double() / 4), True),
+        (1e4 ** (-torch.arange(8.0).double() / 8), True),
+        (_gaussian(4), False),
+        (_gaussian(2, 2), False),
+        (_gaussian(9, 7), False),
+        (1e-9 * _gaussian(9, 7), False),
+        (_gaussian(9, 7).sign(), True),
+        (torch.tensor([[0.0, -math.inf], [0.0, 0.0]]).double(), True),
+    ],
+)
+def test_tables_of_positions_are_ramps_sinusoids_or_powers(table: torch.Tensor, follows: bool) -> None:
+    assert initialization._follows(table) is follows
 
 
 @pytest.mark.parametrize("endless", [math.inf, -math.inf])
@@ -600,6 +684,37 @@ def test_weights_below_a_billionth_are_zero() -> None:
         found = strategy_weights(q, {name: one.double().expand(2, 1, 2) for name, one in predictors.items()})
         assert found.value["b"] == pytest.approx(weight, rel=1e-6, abs=1e-15)
         assert found.value["a"] == pytest.approx(1)
+
+
+@pytest.mark.parametrize(("num_symbols", "levels"), [(2**16, 3), (2**31, 1), (2**31 - 1, 2), (2**20, 3)])
+def test_contexts_have_numbers_below_two_to_the_62(num_symbols: int, levels: int, unchecked: None) -> None:
+    flat = np.array([3, 1, 2, 1, 2, 0, 3, 1])
+    data = SimpleNamespace(flat=flat, steps_since_gap=np.arange(8))
+    process: Any = SimpleNamespace(num_symbols=num_symbols, part=lambda _: data)
+    assert len(trained_ngrams.TrainedNgrams(process, 5)._levels) == levels
+
+
+def test_trained_ngrams_back_off_by_their_strengths(unchecked: None) -> None:
+    rows = [DRAW.integers(0, 2, size).tolist() for size in (40, 30, 20)]
+    flat = np.concatenate(rows)
+    since = np.concatenate([np.arange(len(row)) for row in rows])
+    process: Any = SimpleNamespace(num_symbols=2, part=lambda _: SimpleNamespace(flat=flat, steps_since_gap=since))
+    fitted = trained_ngrams.TrainedNgrams(process, 3)
+    seen = [1, 0, 0, 1, 1]
+    found = fitted.predictions(torch.tensor([seen]), np.arange(5))
+    for order, strengths in enumerate(fitted.strengths):
+        for t in range(5):
+            law = np.full(2, 0.5)
+            for k in range(min(order, t) + 1):
+                past = seen[t - k : t]
+                counts = np.array(
+                    [
+                        sum(row[i - k : i] == past and row[i] == v for row in rows for i in range(k, len(row)))
+                        for v in range(2)
+                    ]
+                )
+                law = (counts + strengths[k] * law) / (counts.sum() + strengths[k])
+            assert found[f"trained-order-{order}"][0, t].tolist() == pytest.approx(law.tolist())
 
 
 def test_a_search_ends_where_no_step_lowers_the_loss() -> None:

@@ -37,6 +37,7 @@ from hmmscope.inference import (
 )
 from hmmscope.inference.constraints import Constraints, RowConstraints
 from hmmscope.inference.em import EMResult, Model, MStepSettings
+from hmmscope.inference.evidence_emissions import share_of
 from hmmscope.inference.filtering import first_impossible
 from hmmscope.inference.loop_inputs import PackedSequences, StateSets, flat_sequences, in_blocks
 from hmmscope.inference.num_states import StateCountPosterior
@@ -550,6 +551,18 @@ def test_sequences_are_packed_longest_first() -> None:
     assert float(weights.weighted_sum(torch.tensor([1.0, 2.0]), None)) == 3
     sets = StateSets(np.array([0, 2, 0]), np.eye(2, dtype=bool)[[0, 1, 1]])
     assert sets.by_symbol(np.arange(6.0).reshape(3, 2), 2).tolist() == [[4, 6], [0, 0]]
+
+
+def test_a_share_of_sequences_is_whole_if_there_are_enough() -> None:
+    lengths = np.array([9, 7, 5, 3])
+    work = flat_sequences(np.arange(24), lengths)
+    one = share_of(work, 4)
+    assert [one.rows.tolist(), one.lengths.tolist(), one.offsets.tolist()] == [[0], [9], [0]]
+    two = share_of(work, 2)
+    assert [two.rows.tolist(), two.lengths.tolist(), two.offsets.tolist()] == [[0, 1], [9, 5], [0, 16]]
+    short = share_of(work, 5)
+    assert [short.rows.tolist(), short.lengths.tolist()] == [[0, 1, 2, 3], [1, 1, 1, 1]]
+    assert share_of(flat_sequences(np.arange(20), np.array([20])), 4).lengths.tolist() == [5]
 
 
 @pytest.mark.parametrize(

@@ -75,6 +75,14 @@ EQUIVALENT: dict[tuple[str, str], str] = {
         "while size > 1e-12 and _value(q_N, p_KN, w + size * step) > here + 1e-4 * size * slope + 1e-16:",
     ): "a line search: if two sums are equal to the last bit, one more halving stays within the tolerance",
     (
+        "analysis/initialization.py",
+        "if trained and changes[0][0] * inner <= 0:",
+    ): "a change of zero is the smaller one, which is always allowed",
+    (
+        "inference/constraints.py",
+        "kept = np.where(gone, -1, self.groups)",
+    ): "the next line numbers the groups again, and marks all others by -1",
+    (
         "analysis/strategy_weights.py",
         "w = 0.99 * start + 0.01 / len(start)",
     ): "where the search for the minimum of a convex function begins; it reaches the minimum from any start",
