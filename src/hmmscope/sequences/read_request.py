@@ -186,9 +186,8 @@ class ReadRequest:
         return self.lines(lines, noun, self.read_options.unit or "characters")
 
     def rows(self, rows: Sequence[Any], how: str, noun: str = "sequence") -> Encoded:
-        if (
-            self.lengths is None and all(type(row) is list for row in rows) and not all(rows)
-        ):  # before millions are read
+        # before millions are read
+        if self.lengths is None and all(type(row) is list for row in rows) and not all(rows):
             empty = next(k for k, row in enumerate(rows) if not row)
             raise InputError(f"{self.at(noun)(empty)}: is empty; leave it out")
         values = [plain(row) for row in rows]

@@ -175,17 +175,14 @@ def as_rows(X: Any) -> Any:
         raise InputError(f"X: must be numbers, got {dates.dtype}")
     if isinstance(cells, np.ndarray) and cells.dtype.kind in "OUS" and cells.size:
         entries, number = cells.ravel().tolist(), NumberMarkers([]).number
-        odd = [one for one in entries if (isinstance(one, str | bytes) if cells is X else number(one) is None)]
+        odd = [one for one in entries if number(one) is None or (cells is X and isinstance(one, str | bytes))]
         if odd:
-            advice = "; encode names with OrdinalEncoder" if isinstance(odd[0], str | bytes) else ""
-            raise InputError(f"X: must be numbers, got {shown(odd[0])}{advice}")
+            is_text = isinstance(odd[0], str | bytes)
+            said = f"X: must be numbers, got {shown(odd[0])}{'; encode names with OrdinalEncoder' * is_text}"
+            raise InputError(said) if is_text else _TypeOfEntryError(said)
         if cells is not X:
             return X
-        try:
-            X = np.array([np.nan if is_nothing(one) else one for one in entries], np.float64).reshape(X.shape)
-        except (TypeError, ValueError) as error:
-            kind = _TypeOfEntryError if isinstance(error, TypeError) else InputError
-            raise kind(f"X: must be numbers, got {shown(entries[0])} ({error})") from None
+        X = np.array([np.nan if is_nothing(one) else one for one in entries], np.float64).reshape(X.shape)
     return writable(X) if isinstance(X, np.ndarray) else X
 
 
