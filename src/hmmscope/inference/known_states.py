@@ -18,6 +18,8 @@ from hmmscope.processes.capabilities import COMPONENTS, OF_STATES, STATES
 from hmmscope.processes.params import EdgeEmissionParams, StateEmissionParams
 from hmmscope.processes.process import Process
 from hmmscope.schema import refuse_masked, require, shown, unknown_name
+from hmmscope.sequences.columns import is_indices, to_plain
+from hmmscope.sequences.encoding import warn_of_numbers
 from hmmscope.sequences.gaps import MISSING
 
 #: Entries for an unknown state.
@@ -149,6 +151,7 @@ def as_allowed(
     """
     (batch, time), counts = inside_BT.shape, inside_BT.sum(1).tolist()
     refuse_masked("known_states", known_states)
+    _warn_of_numbers(known_states, names)
     rows = numbered(known_states, names) if names else known_states
     rows = rows.to_numpy() if hasattr(rows, "to_numpy") else rows
     if isinstance(rows, list | tuple) and not _are_rows(rows):
@@ -188,6 +191,7 @@ def named_states(known_states: Any, num_states: int, names: Sequence[str] | None
     refuse_masked("known_states", known_states)
     found = set(_texts(known_states))
     if not found:
+        _warn_of_numbers(known_states, names)
         return known_states, None
     plain = tuple(f"state {s}" for s in range(num_states))
     own = tuple(names or (plain if found <= set(plain) else sorted(found)))
@@ -196,6 +200,18 @@ def named_states(known_states: Any, num_states: int, names: Sequence[str] | None
     require(len(own) <= num_states, "known_states", f"must name at most {num_states} states", ", ".join(own))
     own += plain[len(own) :]
     return numbered(known_states, own), tuple(one if one in found else plain[s] for s, one in enumerate(own))
+
+
+def _warn_of_numbers(known_states: Any, names: Sequence[str] | None) -> None:
+    if names and not is_indices(known_states) and _has_numbers(to_plain(known_states)):
+        warn_of_numbers(tuple(names), "known_states", "states")
+
+
+def _has_numbers(values: Any) -> bool:
+    if isinstance(values, list | tuple | set | frozenset):
+        return any(map(_has_numbers, values))
+    kind = getattr(getattr(values, "dtype", None), "kind", "")
+    return kind in ("i", "u", "f") or (isinstance(values, int) and not isinstance(values, bool) and values >= 0)
 
 
 def _texts(known_states: Any) -> Iterator[str]:

@@ -87,17 +87,17 @@ class Alphabet(Shown):
 
 
 @lru_cache(maxsize=8)
-def index_rule(names: tuple[str, ...] | None) -> str:
-    """Return how whole numbers are read if a symbol's name is another number than its index, else ""."""
+def index_rule(names: tuple[str, ...] | None, noun: str = "symbols") -> str:
+    """Return how whole numbers are read if a name is another number than its index, else ""."""
     for index, name in enumerate(names or ()):
         if _NUMBER.fullmatch(name) and float(name) != index:
-            rule = f"whole numbers are indices of symbols ({index} is {shown(name)})"
+            rule = f"whole numbers are indices of {noun} ({index} is {shown(name)})"
             return f"{rule}; for names pass text, such as {shown(name)} or x.astype(str), for indices a torch tensor"
     return ""
 
 
-def warn_of_numbers(names: tuple[str, ...] | None, field: str) -> None:
-    if rule := index_rule(names):
+def warn_of_numbers(names: tuple[str, ...] | None, field: str, noun: str = "symbols") -> None:
+    if rule := index_rule(names, noun):
         warn(f"{field}: {rule}")
 
 
