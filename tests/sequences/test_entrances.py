@@ -218,6 +218,38 @@ def test_whole_numbers_are_warned_of_where_names_are_other_numbers(tmp_path: Pat
     assert re.search(f"^warning: a.json: {RULE}", capsys.readouterr().err, re.MULTILINE)
 
 
+def test_whole_numbers_are_warned_of_in_inputs_and_known_states() -> None:
+    x, u = np.tile([0, 1, 1], 20), np.tile([0, 1], 30)
+    model = hs.fit(x, 1, inputs=[["1", "2"][one] for one in u]).hmm
+    expected, one_hot = model.score(x, inputs=torch.tensor(u)), np.eye(2, dtype=int)[u]
+    frames = [
+        __import__(one).DataFrame({"1": one_hot[:, 0], "2": one_hot[:, 1]}) for one in ("pandas",) if find_spec(one)
+    ]
+    states = hs.HMM(CASINO.initial, CASINO.transition, CASINO.emission, states=["1", "2"])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for inputs in (one_hot, torch.tensor(u)[None], *frames):
+            assert model.score(x, inputs=inputs) == expected
+        for known in (["2", None, "1"], torch.tensor([1, -1, 0]), [{"2"}, {"1", "2"}, {"1"}]):
+            assert states.score(x[:3], known_states=known) == states.score(x[:3], known_states=[{"2"}, None, {"1"}])
+    for inputs in (u, u[None], u.tolist()):
+        for verb in (partial(model.score, x), partial(hs.log_likelihood, model, x[None])):
+            with pytest.warns(UserWarning, match=f"^inputs: {RULE}"):
+                verb(inputs=inputs)
+    start = hs.FitOptions(start=states, known_states=x)
+    for fit_or_score in (lambda: states.score(x, known_states=x), lambda: hs.fit(x, 2, symbols=6, options=start)):
+        with pytest.warns(UserWarning, match=f"^known_states: {RULE.replace('symbols', 'states')}"):
+            fit_or_score()
+
+
+def test_sampled_rows_keep_their_sequences() -> None:
+    for process, read in ((CASINO, hs.SequenceData), (NUMBERS, hs.read_vectors)):
+        rows = process.sample(6, 3, seed=1).observations
+        assert read(rows).lengths.tolist() == [6, 6, 6]
+        assert process.score(rows) == pytest.approx(float(hs.log_likelihood(process, rows).sum()), abs=1e-12)
+        assert hs.fit(rows, 1).log_likelihood == hs.fit(rows.per_sequence(), 1).log_likelihood
+
+
 def test_frames_of_other_libraries_are_the_same() -> None:
     pandas, polars = pytest.importorskip("pandas"), pytest.importorskip("polars")
     assert hs.fit(pandas.DataFrame({0: [0.5, 1.0], 1: [1, 2]}), 1, column=0).hmm.num_coordinates == 1

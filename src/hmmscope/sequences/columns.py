@@ -49,6 +49,12 @@ def is_indices(source: Any) -> bool:
     return isinstance(source, torch.Tensor) or (isinstance(source, np.ndarray) and hasattr(source, "to_pandas"))
 
 
+def own_lengths(source: Any) -> list[int] | None:
+    """Return the lengths of several sequences in an array from this library."""
+    lengths = getattr(source, "lengths", ()) if isinstance(source, np.ndarray) and is_indices(source) else ()
+    return [count for count in lengths if count] if len(lengths) > 1 else None
+
+
 _NUMPY = {f"{kind}{size}" for kind in ("int", "uint") for size in (8, 16, 32, 64)} | {"bool", "float32", "float64"}
 
 
