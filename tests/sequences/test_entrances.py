@@ -180,6 +180,9 @@ def test_columns_of_known_names_have_one_symbol_in_each_row(tmp_path: Path) -> N
         assert UMBRELLA.score(source) == pytest.approx(expected, abs=1e-12)
         assert float(hs.log_likelihood(UMBRELLA, source)) == pytest.approx(expected, abs=1e-12)
         assert hs.SequenceData(source, symbols=names)[0].tolist() == rows
+    for source in (column, {"w": column}, *frames):
+        parts = hs.log_likelihood(UMBRELLA, source, lengths=[3, 1]).tolist()
+        assert UMBRELLA.score(source, lengths=[3, 1], per_sequence=True).tolist() == pytest.approx(parts, abs=1e-12)
     assert UMBRELLA.predict({"i": rows, "w": column}, column="w").tolist() == UMBRELLA.predict(rows).tolist()
     gaps = [column[0], None, *column[2:]]
     for source in (gaps, {"w": gaps}, [gaps]):

@@ -11,6 +11,7 @@ from hmmscope.processes.observations import as_batch, as_counts, as_vectors, che
 from hmmscope.processes.params import any_missing
 from hmmscope.processes.process import Process
 from hmmscope.schema import require
+from hmmscope.sequences.data import SequenceData
 from hmmscope.sequences.encoding import Alphabet
 from hmmscope.sequences.gaps import MISSING
 
@@ -28,8 +29,9 @@ def check_ragged(
         reset_mask: See `check_observations`.
         lengths: Length of each sequence (batch,); observations in one column or row are cut into these lengths.
     """
+    was_read = isinstance(observations, SequenceData)
     observations, known = as_batch(observations, alphabet, lengths)
-    if known is not None and lengths is not None:
+    if known is not None and lengths is not None and (was_read or len(known) > 1):
         raise InputError("lengths: must be omitted, because these observations already have lengths")
     lengths = known if lengths is None else lengths
     if lengths is None or observations.ndim != 2:
