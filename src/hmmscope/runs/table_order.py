@@ -18,9 +18,6 @@ def in_table_order(name: str, values: Any, source: Any, reading: Mapping[str, An
     """Return `values`, one per row of a table, in the order of the table's `SequenceData`: a list per sequence.
 
     A time step without a row has None. Without options that reorder rows, `values` is returned.
-
-    Raises:
-        InputError: `values` and the table have the same index in different orders.
     """
     if values is None:
         return None

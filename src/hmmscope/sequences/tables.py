@@ -40,12 +40,7 @@ def ending_of(path: Path) -> str:
 
 
 def read_text(path: Path, limit: int = MAX_TEXT) -> str:
-    """Read text in UTF-8, or UTF-16 or UTF-32 with a byte-order mark; gzip, bzip2 and xz are unpacked.
-
-    Raises:
-        InputError: the file is missing, not a regular file, too large, or in another encoding.
-        DamagedError: a compressed file is truncated.
-    """
+    """Read text in UTF-8, or UTF-16 or UTF-32 with a byte-order mark; gzip, bzip2 and xz are unpacked."""
     with disk.reading(path, managed=False, limit=limit) as file:
         require_memory(f"{path}", 40 * os.fstat(file.fileno()).st_size)
         opener = _PACKED.get(path.suffix.lower())
@@ -192,13 +187,7 @@ class Table:
             raise InputError(f"{self.what}: {field}: {self.names.count(name)} columns are named {shown(name)}")
 
     def steps(self, group: str | None, axis: TimeAxis | None, count: int) -> Steps:
-        """Return the rows of each sequence in order of time.
-
-        Args:
-            group: column that names the sequence of each row, or None.
-            axis: options that assign times to rows, or None to keep the order of the rows.
-            count: number of rows.
-        """
+        """Return the rows of each sequence in order of time; without `axis`, in their order."""
         groups: list[tuple[str | None, NDArray[np.int64]]] = [(None, np.arange(count))]
         if group is not None:
             groups = self._groups(group, count)
