@@ -209,7 +209,6 @@ class _InterventionData:
 
 def _positions(dataset: ProcessDataset, count: int) -> list[int]:
     total = len(belief_times(dataset))
-    require(count >= 1, "num_positions", "must be at least 1", count)
     return sorted({round(t) for t in np.linspace(total // 4, total - 1, count)})
 
 
