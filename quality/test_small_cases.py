@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from contextlib import nullcontext
 from itertools import pairwise, product
 from types import SimpleNamespace
 from typing import Any
@@ -13,6 +14,7 @@ from scipy import stats
 
 import hmmscope as hs
 from hmmscope.analysis import (
+    activations,
     attention_maps,
     belief_interventions,
     belief_map,
@@ -43,6 +45,7 @@ from hmmscope.analysis.task_patching import task_patching
 from hmmscope.analysis.untrained_controls import ExplainedFraction, InstrumentOptions, explained_beyond_controls
 from hmmscope.datasets.layouts import PromptLayout, SequenceLayout
 from hmmscope.datasets.process_dataset import ProcessDataset
+from hmmscope.errors import InputError
 from hmmscope.processes.make import make_process
 
 DRAW = np.random.default_rng(0)
@@ -145,6 +148,43 @@ def test_a_rising_loss_is_told_from_its_size_and_error(rise: float, spread: floa
         assert line.startswith(
             f"the loss rises with position: 0.300 nats in the middle third of positions, {0.3 + rise:.3f}"
         )
+
+
+CALLS: list[int] = []
+
+
+class _Counting(torch.nn.Module):
+    """A module of one length, with a layer whose features are not on the last axis."""
+
+    def __init__(self, length: int | None = None) -> None:
+        super().__init__()
+        self.layer, self.length = torch.nn.Identity(), length
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        CALLS.append(len(tokens))
+        if self.length not in (None, tokens.shape[1]):
+            raise ValueError("another length")
+        self.layer(torch.zeros(len(tokens), 7, tokens.shape[1]))
+        return torch.zeros(*tokens.shape, 2)
+
+
+@pytest.mark.parametrize(("length", "refused"), [(None, True), (6, True), (5, True), (4, False)])
+def test_axes_of_layers_are_checked_at_the_length_that_a_module_takes(length: int | None, refused: bool) -> None:
+    tokens = torch.zeros(4, 6, dtype=torch.int64)
+    with pytest.raises(InputError, match="must give") if refused else nullcontext():
+        activations._require_axes(_Counting(length), ["layer"], tokens)
+
+
+def test_a_module_is_rehearsed_on_tokens_alone() -> None:
+    whole, model = torch.zeros(2, 3, dtype=torch.int64), _Counting()
+    for tokens, calls in ((whole.double(), False), (whole[:0], False), (whole, True)):
+        CALLS.clear()
+        rehearsing.rehearsed_on(model, tokens)
+        assert bool(CALLS) is calls
+    CALLS.clear()
+    with rehearsing.already_rehearsed():
+        assert rehearsing.rehearsed_on(model, whole) == ()
+    assert CALLS == []
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -16,6 +16,7 @@ from hmmscope.errors import InputError
 from hmmscope.inference import (
     chains,
     continuations,
+    device,
     entropy,
     evidence,
     fit_durations,
@@ -29,6 +30,7 @@ from hmmscope.inference import (
     monte_carlo,
     num_states,
     observability,
+    pools,
     ragged,
     restarts,
     spectral,
@@ -44,6 +46,7 @@ from hmmscope.inference.num_states import StateCountPosterior
 from hmmscope.inference.row_rules import check_fixed
 from hmmscope.inference.stationary_process import stationary_distribution
 from hmmscope.processes.make import make_process
+from hmmscope.processes.params import StateEmissionParams
 from hmmscope.sequences.gaps import MISSING
 
 DRAW = np.random.default_rng(0)
@@ -528,6 +531,62 @@ def test_operators_predict_like_the_process_that_they_were_learned_from() -> Non
     assert len(spectral.learn_operators(exact.probabilities, 2, length=2, rank=1).start) == 1
     p = [sum(_joint(word).values()) for word in words.tolist()]
     np.testing.assert_allclose(exact.probabilities(words), p)
+
+
+def _far_apart(copies: int) -> StateEmissionParams:
+    """Two states that never change, each of `copies` copies; the symbol of the other has probability 2^-32."""
+    size, rare = 2 * copies, 2.0**-32
+    initial = torch.full((1, size), 1 / size, dtype=torch.float64)
+    block = torch.full((copies, copies), 1 / copies, dtype=torch.float64)
+    emission = torch.tensor([[1 - rare, rare], [rare, 1 - rare]], dtype=torch.float64).repeat_interleave(copies, 0)
+    return StateEmissionParams(initial, torch.block_diag(block, block)[None], emission[None])
+
+
+@pytest.mark.parametrize("copies", [1, 20])
+def test_beliefs_come_back_after_they_were_too_small_for_a_number(copies: int) -> None:
+    """After 40 symbols of one state, the other has probability 2^-1280."""
+    law, x = _far_apart(copies), torch.tensor([[0] * 40 + [1] * 60, [0] * 100])
+    starts, lengths = torch.arange(100) == 0, torch.tensor([100, 100])
+    _, following, terms = pools.run_mixture(law, torch.ones(1).double(), x, starts, lengths)
+    assert following[0, [39, 79, 99]] == pytest.approx(np.array([[1, 0], [0.5, 0.5], [0, 1]]), abs=1e-9)
+    assert following[1, 99] == pytest.approx([1, 0], abs=1e-9)
+    assert terms[:, :80].sum(1) == pytest.approx([40 * math.log(2.0**-32), math.log(0.5)])
+    found, again = device.mixture_predictions_there(law, torch.ones(1).double(), x, starts, torch.float64)
+    np.testing.assert_allclose(found[:, 1:], following[:, :-1], atol=1e-12)
+    np.testing.assert_allclose(again, terms, rtol=1e-12, atol=1e-12)
+
+
+def test_long_sequences_are_normalised_on_their_way() -> None:
+    x = torch.from_numpy(DRAW.integers(0, 2, (2, 3000)))
+    starts = torch.arange(3000) == 0
+    found, doubtful = device._log_likelihood_64(HMM.params, x, starts)
+    assert not doubtful.any()
+    v, exact = INITIAL.copy(), np.zeros(2)
+    for row in range(2):
+        for t, symbol in enumerate(x[row].tolist()):
+            v = (v @ T if t else INITIAL) * E[:, symbol]
+            exact[row] += math.log(v.sum())
+            v = v / v.sum()
+    assert found.numpy() == pytest.approx(exact)
+    beliefs, doubtful = device.beliefs_there(HMM.params, x[1:], starts)
+    assert not doubtful.any()
+    assert beliefs[0, -1].numpy() == pytest.approx(v)
+
+
+@pytest.mark.parametrize(("room", "chunks"), [(2, 3), (5, 2), (6, 1)])
+def test_half_of_the_free_memory_holds_the_components_of_a_chunk(
+    room: int, chunks: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`room` is the free memory, in units of what a component needs."""
+    mixture = make_process("random-mixture", num_components=3, num_states=4, num_symbols=2)
+    x, calls = torch.zeros(2, 5, dtype=torch.int64), []
+    each = 2 * (4 * 8 * 4 + 5 * (8 + 8 + 8 * 2) + 8 * 4 + 16 * 2) + (8 + 8) * 4 * (4 + 2 * 2)
+    run = device.forward_logs
+    monkeypatch.setattr(device, "free_on", lambda _: room * each)
+    monkeypatch.setattr(device, "forward_logs", lambda *given, **more: calls.append(1) or run(*given, **more))
+    given = mixture.params, mixture.component_weights, x, torch.arange(5) == 0, torch.float64
+    device.mixture_predictions_there(*given)
+    assert len(calls) == chunks
 
 
 # ---------------------------------------------------------------------------------------------------------------------

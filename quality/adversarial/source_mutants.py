@@ -132,6 +132,11 @@ EQUIVALENT: dict[tuple[str, str], str] = {
             ("inference/fit_inputs.py", "_MOST_PAIRS = 2**22"),
             ("analysis/curves.py", "_LAWS = 2**23"),
             ("analysis/ngrams.py", "_COUNTS = 2**22"),
+            (
+                "analysis/curves.py",
+                "batch_size = max(1, min(BATCH, _LAWS // (asked.num_outputs * len(asked.token_positions)))) "
+                "if given else BATCH",
+            ),
         ),
         "the number of entries computed at once changes time and memory, not results",
     ),
