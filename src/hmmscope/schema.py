@@ -185,6 +185,9 @@ def parse_value(kind: Any, value: Any, where: str) -> Any:
         if not isinstance(items, list | tuple):
             raise InputError(f"{where}: must be a list, got {shown(value)}")
         return tuple(parse_value(typing.get_args(kind)[0], item, f"{where}[{i}]") for i, item in enumerate(items))
+    if origin is dict:
+        items = value.items() if isinstance(value, Mapping) else parse_value(dict, value, where)
+        return {name: parse_value(typing.get_args(kind)[1], item, f"{where}.{name}") for name, item in items}
     if dataclasses.is_dataclass(kind):
         cls = typing.cast(type, kind)
         return value if isinstance(value, cls) else parse_spec(cls, value, where)

@@ -3,7 +3,7 @@
 import math
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,8 @@ from hmmscope.sequences.time_stamps import looks_like_time
 #: Default markers of a missing entry, besides an empty cell.
 NOTHING = ("NA", "NaN", "nan")
 _COMMA = re.compile(r"[+-]?\d*,\d+(?:[eE][+-]?\d+)?")
+#: Most different names in a column of names, unless each occurs twice on average.
+MOST_NAMES = 12
 #: A number that may have a thousands separator or a decimal mark.
 _THOUSANDS = re.compile(r"[+-]?[1-9]\d{0,2}[,.]\d{3}")
 
@@ -104,7 +106,9 @@ def _number(cell: Any) -> float | None:
     return found if math.isfinite(found) else None
 
 
-def floats_of(table: Table, name: str, gaps: NumberMarkers) -> NDArray[np.float64]:
+def floats_of(table: Table, name: str, gaps: NumberMarkers, names: Sequence[str] | None = None) -> NDArray[np.float64]:
+    if names is not None:
+        return _codes(table, name, gaps, names)
     cells = table.column(name)
     if isinstance(cells, np.ndarray) and cells.dtype.kind in "iufb":
         found = np.ma.filled(cells.astype(np.float64), np.nan)
@@ -117,16 +121,38 @@ def floats_of(table: Table, name: str, gaps: NumberMarkers) -> NDArray[np.float6
     numbers = [gaps.number(cell) for cell in cells]
     if None in numbers:
         row = numbers.index(None)
-        cell, hint = cells[row], "; name markers of missing entries with missing= (--missing)"
+        cell = cells[row]
+        hint = "; name markers of missing entries with missing= (--missing), or leave the column out with column= (--column)"
         if looks_like_time(cell):
             hint = f"; if it holds time stamps, pass time={name!r} (--time {name})"
         elif isinstance(cell, str) and "," in cell:
             hint = "; write numbers without thousands separators"
-        elif len(numbers) > 1 and all(one is None or math.isnan(one) for one in numbers):
-            hint = "; all states emit numbers or all emit symbols, so choose columns of numbers with column= (--column)"
         raise InputError(f"{table.place(row, name)}: must be a number, got {shown(cell)}{hint}")
     _one_decimal_mark(table, name, cells)
     return np.array(numbers, np.float64)
+
+
+def names_in(table: Table, name: str, gaps: NumberMarkers) -> tuple[str, ...] | None:
+    """Return the different names in a column; none if they hardly repeat or are time stamps, None for numbers."""
+    if (categories := table.categories(name)) is not None:
+        return tuple(map(str, categories))
+    cells = table.column(name)
+    plain = isinstance(cells, np.ndarray) and cells.dtype.kind in "iufb"
+    if plain or any(number == number for number in map(gaps.number, cells) if number is not None):
+        return None
+    known = [str(cell).strip() for cell in cells if gaps.number(cell) is None]
+    names = sorted(set(known))
+    good = 2 <= len(names) <= max(min(MOST_NAMES, len(known) - 1), len(known) // 2) and not looks_like_time(known[0])
+    return tuple(names) if good else ()
+
+
+def _codes(table: Table, name: str, gaps: NumberMarkers, names: Sequence[str]) -> NDArray[np.float64]:
+    places = dict.fromkeys(gaps.names, math.nan) | {one: float(place) for place, one in enumerate(names)}
+    texts = ["" if is_nothing(cell) else str(cell).strip() for cell in table.column(name)]
+    for row, text in enumerate(texts):
+        if text not in places:
+            raise InputError(f"{table.place(row, name)}: must be one of the names {listed(names)}, got {shown(text)}")
+    return np.array([places[text] for text in texts])
 
 
 def _one_decimal_mark(table: Table, name: str, cells: list[Any]) -> None:
@@ -147,7 +173,7 @@ def _one_decimal_mark(table: Table, name: str, cells: list[Any]) -> None:
 
 
 def looks_like_numbers(source: Any, reading: Mapping[str, Any]) -> bool:
-    """Return whether a table or array contains fractional numbers."""
+    """Return whether a table or array contains fractional numbers, and otherwise only numbers or names."""
     named = isinstance(source, str | os.PathLike | Mapping) or is_frame(source)
     if named and reading.get("unit") is not None:
         return False
@@ -175,7 +201,8 @@ def _fractional_file(source: Source, what: str, reading: Mapping[str, Any]) -> b
         case TableCells():
             if (table := headed_table(source, what, gaps)) is None:
                 return _fractional([cell for row in source.rows for cell in row], gaps)
-            return _fractional_columns(table, reading)
+            headed = all(gaps.number(name) is None for name in table.names if name)
+            return _fractional_columns(table, reading, mixed=headed)
         case Table():
             name = column if isinstance(column, str) else OBSERVATIONS
             if source.header is not None and source.has(name) and isinstance(source.column(name)[0], list):
@@ -199,7 +226,7 @@ def _has_parts(one: Any) -> bool:
     return hasattr(one, "__len__") and not isinstance(one, str) and getattr(one, "ndim", 1) > 0
 
 
-def _fractional_columns(table: Table, reading: Mapping[str, Any]) -> bool:
+def _fractional_columns(table: Table, reading: Mapping[str, Any], *, mixed: bool = True) -> bool:
     given = listed_columns(reading.get("column"))
     aside = (reading.get("group"), reading.get("time"), INDEX, "lengths", *table.row_numbers())
     names = (
@@ -208,11 +235,11 @@ def _fractional_columns(table: Table, reading: Mapping[str, Any]) -> bool:
         else [n for c in given for n in split_names(c, table)]
     )
     gaps = NumberMarkers.of(reading.get("missing"))
-    found = [table.column(name) for name in names if table.has(name)]
+    found = {name: table.column(name) for name in names if table.has(name)}
     if reading.get("time") is None:  # a column of time stamps that the reader will ask about
-        found = [one for one in found if not (len(one) and looks_like_time(one[0]))]
-    return (
-        bool(found) and all(_all_numbers(one, gaps) for one in found) and any(_fractional(one, gaps) for one in found)
+        found = {name: one for name, one in found.items() if not (len(one) and looks_like_time(one[0]))}
+    return any(_fractional(one, gaps) for one in found.values()) and all(
+        _all_numbers(one, gaps) or (mixed and names_in(table, name, gaps) is not None) for name, one in found.items()
     )
 
 

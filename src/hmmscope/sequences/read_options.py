@@ -21,6 +21,7 @@ class ReadOptions:
     Attributes:
         unit, column, group, axis, missing, time, every, gap, sort, duplicates: see `SequenceData`.
         inputs: the column with the inputs of an `InputOutputHMM`.
+        alphabets: the names in each column of names, if others have numbers.
     """
 
     unit: str | None = None
@@ -34,6 +35,7 @@ class ReadOptions:
     sort: bool | None = None
     duplicates: str | None = None
     inputs: str | None = None
+    alphabets: dict[str, tuple[str, ...]] | None = None
 
     def __post_init__(self) -> None:
         if isinstance(self.time, Integral):  # columns of frames may be numbers
@@ -46,6 +48,9 @@ class ReadOptions:
             self.axis_of_time.check()
         good = isinstance(self.axis, int | None) and self.axis in (None, 0, 1)
         require(good, "axis", "must be 0 (columns are sequences) or 1 (rows are sequences)", self.axis)
+
+    def __bool__(self) -> bool:
+        return bool(self.to_data())
 
     @classmethod
     def of_file(cls, data: Mapping[str, Any]) -> "ReadOptions | None":
@@ -64,6 +69,7 @@ class ReadOptions:
 
     def flags(self) -> str:
         values = self.to_data() | ({} if self.missing is None else {"missing": ",".join(self.missing)})
+        values.pop("alphabets", None)
         return " ".join(
             f"--{name}" if value is True else f"--{name} {shlex.quote(str(value))}" for name, value in values.items()
         )

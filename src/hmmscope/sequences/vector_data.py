@@ -18,7 +18,15 @@ from hmmscope.schema import refuse_masked, require, require_count, require_known
 from hmmscope.sequences import sources
 from hmmscope.sequences.columns import as_labels, listed_columns, own_lengths, to_plain
 from hmmscope.sequences.gaps import Missing
-from hmmscope.sequences.number_cells import NumberMarkers, as_numbers, floats_of, headed_table, is_array, split_names
+from hmmscope.sequences.number_cells import (
+    NumberMarkers,
+    as_numbers,
+    floats_of,
+    headed_table,
+    is_array,
+    names_in,
+    split_names,
+)
 from hmmscope.sequences.read_options import TIME_OPTIONS, ReadOptions
 from hmmscope.sequences.read_request import check_header
 from hmmscope.sequences.sources import NUMBERS, OBSERVATIONS
@@ -55,10 +63,15 @@ class VectorData:
 
     @property
     def index(self) -> list[NDArray[Any]] | None:
-        """Time stamps (datetime64; UTC if zoned), labels or indices of each sequence's rows; None if there are none."""
+        """Time stamps (datetime64; UTC if zoned), labels or indices of each sequence's rows, or None."""
         if self.steps is None or self.steps.index is None:
             return None
         return np.split(self.steps.index, np.cumsum(self.lengths.numpy())[:-1])
+
+    @property
+    def alphabets(self) -> dict[str, tuple[str, ...]]:
+        """Names in each column of names."""
+        return (self.read_options and self.read_options.alphabets) or {}
 
     @property
     def names(self) -> tuple[str, ...] | None:
@@ -111,7 +124,8 @@ def read_vectors(
 ) -> VectorData:
     """Read sequences of vectors of numbers.
 
-    A table has one observation per row, and its columns are coordinates. Arrays (time,) and (time, 1) are one sequence
+    A table has one observation per row, and its columns are coordinates: columns of numbers, then columns of names,
+    each name as its index in alphabetical order. Arrays (time,) and (time, 1) are one sequence
     of numbers, arrays (sequence, time, coordinate) are several sequences, and a list has one array per sequence. A 2-d
     array without column names needs `lengths` or `width` if its rows are vectors, or `axis` if each entry is an
     observation.
@@ -148,6 +162,8 @@ def read_vectors(
     lengths = own_lengths(source) if lengths is None else lengths
     asked = _Request(columns, wanted, lengths, symbols_from or ReadOptions(), width)
     if isinstance(source, VectorData):
+        if source.alphabets and asked.kept.alphabets not in (None, source.alphabets):
+            raise InputError("source: has other names than the model; read it with symbols_from=hmm.read_options")
         other = next((name for name, value in wanted.to_data().items() if value is not None), None)
         if other is not None or columns or lengths is not None:
             raise InputError(f"{other or 'column, lengths'}: VectorData is already read; leave out options for reading")
@@ -197,6 +213,12 @@ class _Request:
         names = [name for one in columns for name in split_names(one, table)] if columns is not None else None
         return names, ReadOptions(**values)
 
+    def alphabets(self, table: Table, chosen: list[str], gaps: NumberMarkers) -> dict[str, tuple[str, ...]]:
+        if self.kept.alphabets is not None or self.width is not None:  # the model's
+            return {name: names for name, names in (self.kept.alphabets or {}).items() if name in chosen}
+        found = {name: names for name in chosen if (names := names_in(table, name, gaps))}
+        return found if len(found) < len(chosen) else {}
+
 
 def _read(source: sources.Source, asked: _Request, what: str, how: str) -> VectorData:
     match source:
@@ -234,7 +256,7 @@ def _of_arrays(source: sources.Arrays, asked: _Request, what: str, how: str) -> 
     what = f"{what}, array {name}" if source.named else what
     found = _read(sources.open_object(arrays[name], what), again, what, how and what)
     options = found.read_options or ReadOptions()
-    return _with_options(found, replace(options, column=column or options.column))
+    return replace(found, read_options=replace(options, column=column or options.column) or None)
 
 
 def _arrays_only(what: str, asked: _Request) -> None:
@@ -269,8 +291,7 @@ def _of_plain(source: sources.Plain, asked: _Request, what: str, how: str) -> Ve
     found = _of_array(values, asked, how, what)
     if labels is None or len(labels) != len(found.rows):
         return found
-    steps = Steps(np.arange(len(found.rows)), found.lengths.numpy(), as_labels(labels), None)
-    return VectorData(found.rows, found.lengths, None, found.how, found.read_options, steps)
+    return replace(found, steps=Steps(np.arange(len(found.rows)), found.lengths.numpy(), as_labels(labels), None))
 
 
 def _of_table(table: Table, asked: _Request) -> VectorData:
@@ -289,12 +310,15 @@ def _of_table(table: Table, asked: _Request) -> VectorData:
         for name in filter(None, given):
             table.require(name, field)
     gaps = NumberMarkers.of(options.missing)
-    arrays = [floats_of(table, name, gaps) for name in chosen]
+    alphabets = asked.alphabets(table, chosen, gaps)
+    chosen = [*(name for name in chosen if name not in alphabets), *alphabets]
+    arrays = [floats_of(table, name, gaps, alphabets.get(name)) for name in chosen]
     if not arrays or not len(arrays[0]):
         raise InputError(f"{table.what}: contains no {'numbers' if chosen else 'column of numbers'}")
-    how = f"{table.what}, {'columns' if len(chosen) > 1 else 'column'} {', '.join(chosen)}"
+    said = (f"{name} ({len(alphabets[name])} names)" if name in alphabets else name for name in chosen)
+    how = f"{table.what}, {'columns' if len(chosen) > 1 else 'column'} {', '.join(said)}"
     kept = None if len(chosen) > 1 and any("," in name for name in chosen) else ",".join(chosen)
-    reading = ReadOptions(**(options.to_data() | {"column": kept}))
+    reading = replace(options, column=kept, alphabets=alphabets or None)
     array = np.stack(arrays, 1)
     labels = table.labels is not None or options.group is not None or options.time is not None
     if asked.lengths is not None:
@@ -312,9 +336,7 @@ def _of_table(table: Table, asked: _Request) -> VectorData:
     how += f"; {steps.summary}" if steps is not None and steps.summary else ""
     if np.isnan(array).all():
         raise InputError(f"{table.what}: every observation is missing")
-    return VectorData(
-        torch.from_numpy(array), torch.tensor(counts), tuple(chosen), how, reading if reading.to_data() else None, steps
-    )
+    return VectorData(torch.from_numpy(array), torch.tensor(counts), tuple(chosen), how, reading or None, steps)
 
 
 def _nameless(what: str, cells: TableCells, asked: _Request, gaps: NumberMarkers) -> VectorData:
@@ -339,12 +361,7 @@ def _nameless(what: str, cells: TableCells, asked: _Request, gaps: NumberMarkers
     how = "one sequence of numbers" if axis is None else f"each {('column', 'row')[axis]} a sequence"
     found = _of_array(array, asked, f"{what}, {how}")
     missing = asked.options.missing if asked.options.missing is not None else asked.kept.missing
-    return _with_options(found, ReadOptions(axis=axis, missing=missing))
-
-
-def _with_options(found: VectorData, options: ReadOptions) -> VectorData:
-    reading = options if options.to_data() else None
-    return VectorData(found.rows, found.lengths, found.columns, found.how, reading, found.steps)
+    return replace(found, read_options=ReadOptions(axis=axis, missing=missing) or None)
 
 
 def _axis(asked: _Request, array: Any) -> int | None:

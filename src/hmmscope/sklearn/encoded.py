@@ -17,7 +17,7 @@ from hmmscope.inference.weights import as_weights
 from hmmscope.processes.capabilities import OF_STATES
 from hmmscope.processes.params import StateEmissionParams
 from hmmscope.processes.process import Process
-from hmmscope.schema import refuse_masked, shown
+from hmmscope.schema import refuse_masked, require, shown
 from hmmscope.sequences.columns import is_frame, is_indices, own_lengths, to_plain, writable
 from hmmscope.sequences.data import SequenceData
 from hmmscope.sequences.encoding import Alphabet, warn_of_numbers, whole_lengths
@@ -202,6 +202,7 @@ def with_lengths(X: Any, lengths: Any, *, symbols: bool, alphabet: Alphabet | No
     if lengths is not None:
         raise InputError("lengths: apply to arrays and tables only; this X already has lengths")
     if isinstance(X, VectorData):
+        require(not X.alphabets, "X", "must be numbers, but has columns of names; fit it with hmmscope.fit", X.columns)
         return X.rows.numpy(), X.lengths.numpy(), None
     flat = X.flat.astype(np.float64)
     return np.where(flat == X.num_symbols, np.nan, flat)[:, None], X.lengths.numpy(), X.alphabet if symbols else None
