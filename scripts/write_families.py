@@ -40,14 +40,15 @@ def given(name: str) -> tuple[list[Any], dict[str, Any]]:
     counts = family_of(name).density != "gaussian"
     width = getattr(family_of(name), "num_symbols", 2)  # some families fix this number
     rows = [random.integers(0, 3, (length, width)).astype(float) for length in LENGTHS]
-    return (rows if counts else [row + random.normal(size=row.shape) for row in rows]), {"emission": name}
+    more = {"emission": name} | ({"sizes": [3]} if name == "mixed" else {})
+    return (rows if counts else [row + random.normal(size=row.shape) for row in rows]), more
 
 
 def fitted(name: str, column: str) -> None:
     """Fit a family with one option; raise InputError if the family does not support it."""
     data, more = given(name)
     more |= OPTIONS[column]
-    options = {key: more.pop(key) for key in [*more] if key not in ("emission", "inputs")}
+    options = {key: more.pop(key) for key in [*more] if key not in ("emission", "inputs", "sizes")}
     if column == "start":
         options["start"] = _fit(
             name, data, 2, more, {"durations": options["durations"]} if "durations" in options else {}

@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from hmmscope.emissions.emission_hmm import EmissionHMM as EmissionHMM
     from hmmscope.emissions.gaussian import GaussianHMM as GaussianHMM
     from hmmscope.emissions.gaussian_mixture import GaussianMixtureHMM as GaussianMixtureHMM
+    from hmmscope.emissions.mixed import MixedHMM as MixedHMM
     from hmmscope.emissions.multichannel import MultichannelHMM as MultichannelHMM
     from hmmscope.emissions.poisson import PoissonHMM as PoissonHMM
     from hmmscope.errors import HmmscopeError as HmmscopeError

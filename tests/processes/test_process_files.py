@@ -47,6 +47,7 @@ MAKERS: dict[str, Callable[[], Process]] = {
     "Gaussian mixtures": lambda: hs.GaussianMixtureHMM(HALF, EYE, [HALF, HALF], [[[1.0], [2]]] * 2, [[[1.0], [2]]] * 2),
     "counts": lambda: hs.PoissonHMM(HALF, EYE, [1 / 3, 2.0], states=["x", "y"]),
     "channels": lambda: hs.MultichannelHMM(HALF, EYE, [EYE, [[0.2, 0.3, 0.5], [1, 0, 0]]], title="two"),
+    "mixed": lambda: hs.MixedHMM(HALF, EYE, [0.5, 2.0], [[1.0], [2.0]], [[[0.2, 0.3, 0.5], [1, 0, 0]]], title="both"),
     "inputs": lambda: InputOutputHMM(HALF, [EYE, [HALF, HALF]], [[1.0, 0], [0, 1]], symbols=["h", "t"]),
     "durations": lambda: hs.SemiMarkovHMM(HALF, EYE[::-1], [[0.2, 0.8], [1, 0]], EYE, states=["x", "y"]),
     "numbers": lambda: RecordedVectors(

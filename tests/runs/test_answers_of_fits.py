@@ -37,6 +37,9 @@ FAMILIES = {
     "channels": hs.MultichannelHMM(
         [0.5, 0.5], [[0.9, 0.1], [0.2, 0.8]], [[[0.8, 0.2], [0.1, 0.9]], [[0.5, 0.2, 0.3], [0.1, 0.8, 0.1]]]
     ),
+    "mixed": hs.MixedHMM(
+        [0.5, 0.5], [[0.9, 0.1], [0.2, 0.8]], [[0.0], [5.0]], [[1.0], [2.0]], [[[0.8, 0.2], [0.1, 0.9]]]
+    ),
 }
 
 
@@ -71,6 +74,10 @@ def test_every_family_answers_with_the_same_methods(family: str) -> None:
         exact = torch.from_numpy(np.asarray(probs))[6] @ hmm.transition @ hmm.emissions
         assert ahead.mean[0].tolist() == pytest.approx(exact.tolist(), abs=1e-12)
         assert torch.equal(ahead.low, ahead.mean)
+    if family == "mixed":
+        assert ahead.names == ("x0", "x1=0", "x1=1")
+        assert ahead.low[0, 0] < ahead.mean[0, 0] < ahead.high[0, 0]
+        assert table.columns().keys() >= {"mean x0", "std x0", "P(x1=0)", "P(x1=1)"}
 
 
 @pytest.mark.parametrize("reading", [{"group": "id"}, {"time": "day", "sort": True}])

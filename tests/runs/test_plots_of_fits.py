@@ -21,6 +21,7 @@ COUNTS = hs.PoissonHMM([0.5, 0.5], [[0.9, 0.1], [0.2, 0.8]], [[2.0], [9.0]])
 CHANNELS = hs.MultichannelHMM(
     [0.5, 0.5], [[0.9, 0.1], [0.2, 0.8]], [[[0.8, 0.2], [0.1, 0.9]], [[0.5, 0.2, 0.3], [0.1, 0.8, 0.1]]]
 )
+MIXED = hs.MixedHMM(**(SENSORS.file_tensors() | CHANNELS.file_tensors()))
 
 
 @pytest.fixture(autouse=True)
@@ -30,7 +31,9 @@ def _closed() -> Any:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("hmm", [CASINO, SENSORS, COUNTS, CHANNELS], ids=["symbols", "numbers", "counts", "channels"])
+@pytest.mark.parametrize(
+    "hmm", [CASINO, SENSORS, COUNTS, CHANNELS, MIXED], ids=["symbols", "numbers", "counts", "channels", "mixed"]
+)
 def test_every_kind_draws_on_given_axes(hmm: Any) -> None:
     x = hmm.sample(40, seed=1).observations
     for kind in ("observations", "probabilities", "transitions", "emissions"):

@@ -308,20 +308,25 @@ def test_numbers_that_could_be_read_wrongly(tmp_path: Path) -> None:
         fit.score({"a": two["a"], "d": two["b"]})
 
 
-def test_a_table_of_numbers_and_symbols_is_refused_with_advice(tmp_path: Path) -> None:
-    table = {"temp": [0.5, 1.5, 0.25], "sky": ["sun", "rain", "sun"]}
-    path = tmp_path / "mixed.csv"
-    path.write_text("temp,sky\n" + "".join(f"{a},{b}\n" for a, b in zip(*table.values(), strict=True)))
-    for source in (table, path):
-        for verb in (
-            lambda x, **options: hs.fit(x, 1, **options),
-            lambda x, **options: hs.study(x, tmp_path / "s", **options),
-        ):
-            with pytest.raises(
-                hs.HmmscopeError, match="column: must be one column for symbols, got 'temp,sky'; several"
-            ):
-                verb(source, column="temp,sky")
-            with pytest.raises(
-                hs.HmmscopeError, match="got 'sun'; all states emit numbers or all emit symbols, so choose"
-            ):
-                verb(source, column="temp,sky", emission="gaussian")
+def test_columns_of_names_are_channels_beside_numbers(tmp_path: Path) -> None:
+    path, few = tmp_path / "mixed.csv", hs.FitOptions(num_restarts=1, max_iterations=3)
+    table = {"sky": ["sun", None, "rain", "sun"] * 9, "temp": [0.5, 1.5, 0.25, None] * 9}
+    cells = "".join(f"{a or ''},{b or ''}\n" for a, b in zip(*table.values(), strict=True))
+    path.write_text("sky,temp\n" + cells)
+    fits = [hs.fit(source, 2, options=few) for source in (table, path, {"sky": table["sky"], "temp": table["temp"]})]
+    for fit in fits:
+        assert (fit.data.columns, fit.hmm.read_options.alphabets) == (("temp", "sky"), {"sky": ("rain", "sun")})
+        assert fits[0].log_likelihood == pytest.approx(fit.score(path), abs=1e-9)
+    fits[0].hmm.save(tmp_path / "hmm.json")
+    hmm = hs.load_process(tmp_path / "hmm.json")
+    assert "sky: sun" in str(hmm)
+    assert hmm.predict({"temp": [0.5, 1.5], "sky": [None, "sun"]}).shape == (2,)
+    chance = float(hmm.initial @ hmm.channels[0][:, 1])
+    assert hmm.score({"temp": [None], "sky": ["sun"]}) == pytest.approx(np.log(chance))
+    with pytest.raises(hs.HmmscopeError, match="row 1, column sky: must be one of the names rain, sun, got 'snow'"):
+        hmm.predict({"temp": [0.5], "sky": ["snow"]})
+    with pytest.raises(hs.HmmscopeError, match=r"emission: must be gaussian for columns of names \(sky\), or leave"):
+        hs.fit(path, 1, emission="poisson")
+    for column in (["3 C"] + ["4"] * 35, [f"note {row}" for row in range(36)]):
+        with pytest.raises(hs.HmmscopeError, match="column sky: must be a number"):
+            hs.fit(table | {"sky": column}, 1, emission="gaussian")

@@ -44,12 +44,11 @@ class EmissionHMM(VectorProcess):
     distributions), `num_symbols` (number of coordinates) and the abstract methods. Probabilities are not rounded.
 
     Attributes:
-        initial, transition: Initial distribution (state,) and `[i, j]` = P(next state j | state i).
         chain: Initial distribution and transition matrix.
-        states, title, source: See `Args`.
+        initial, transition, states, title, source: See `Args`.
 
     Args:
-        initial, transition: Probabilities (state,) and (state, state); rows sum to 1.
+        initial, transition: Initial distribution (state,) and `[i, j]` = P(next state j | state i).
         states: Names of the states.
         title, source: Description and origin.
 
@@ -151,8 +150,8 @@ class EmissionHMM(VectorProcess):
         Raises:
             InputError: The family has no conjugate prior.
         """
-        families = registry.entries("emission").values()
-        *having, last = sorted(one.__name__ for one in families if "conjugate" in vars(one))
+        none, families = EmissionHMM.conjugate.__func__, registry.entries("emission").values()  # type: ignore[attr-defined]
+        *having, last = sorted(one.__name__ for one in families if one.conjugate.__func__ is not none)
         raise InputError(f"posterior: {cls.__name__} has no conjugate prior; {', '.join(having)} and {last} have one")
 
     @property

@@ -1,7 +1,7 @@
 """HMM with one symbol per channel."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
@@ -42,10 +42,10 @@ class MultichannelHMM(EmissionHMM):
 
     density = "symbols"
     probability_arrays = ("initial", "transition", "emissions")
-    fit_options = ("sizes",)
+    fit_options: tuple[str, ...] = ("sizes",)
     file_format = "hmmscope-channels-hmm"
-    file_arrays = ("initial", "transition", "emissions", "sizes")
-    file_fields = ("states", "title", "source", "reading")
+    file_arrays: ClassVar[tuple[str, ...]] = ("initial", "transition", "emissions", "sizes")
+    file_fields: ClassVar[tuple[str, ...]] = ("states", "title", "source", "reading")
 
     def __init__(
         self,
@@ -79,6 +79,12 @@ class MultichannelHMM(EmissionHMM):
         self.sizes = torch.tensor([channel.shape[1] for channel in self.channels])
         self.num_symbols = self.num_draws = len(self.channels)
 
+    @property
+    def alphabets(self) -> Mapping[str, Sequence[str]]:
+        """Names of the symbols of each channel."""
+        known = self.read_options.alphabets if self.read_options else None
+        return known or {f"channel {c}": tuple(map(str, range(size))) for c, size in enumerate(self.sizes.tolist())}
+
     @classmethod
     def of_inputs(cls, hmm: InputOutputHMM, policy: Any, *, first: Any = None, one_hot: bool = False) -> Self:
         """Return the process of vectors (input, observation) under a policy, see `policy_rows`.
@@ -103,12 +109,15 @@ class MultichannelHMM(EmissionHMM):
     @property
     def means(self) -> Float64[Tensor, "state coordinate"]:
         """E[symbol number | state] of each channel."""
-        return torch.stack([probs @ torch.arange(probs.shape[1], dtype=torch.float64) for probs in self.channels], 1)
+        return self._moments(1)
+
+    def _moments(self, power: int) -> Float64[Tensor, "state channel"]:
+        codes = [torch.arange(probs.shape[1], dtype=torch.float64) ** power for probs in self.channels]
+        return torch.stack([probs @ own for probs, own in zip(self.channels, codes, strict=True)], 1)
 
     @property
     def variances(self) -> Float64[Tensor, "state coordinate"]:
-        squares = [probs @ torch.arange(probs.shape[1], dtype=torch.float64).square() for probs in self.channels]
-        return (torch.stack(squares, 1) - self.means.square()).clamp_min(1e-12)
+        return (self._moments(2) - self._moments(1).square()).clamp_min(1e-12)
 
     @property
     def shares(self) -> list[Float64[Tensor, " symbol"]]:
@@ -128,15 +137,16 @@ class MultichannelHMM(EmissionHMM):
 
     def emission_text(self, state: int) -> str:
         return "; ".join(
-            f"channel {c}: {int(law[state].argmax())} {float(law[state].max()):.3f}"
-            for c, law in enumerate(self.channels)
+            f"{name}: {symbols[int(law[state].argmax())]} {float(law[state].max()):.3f}"
+            for law, (name, symbols) in zip(self.channels, self.alphabets.items(), strict=True)
         )
 
     def vectors_of(self, observations: object) -> Float64[Tensor, "batch time coordinate"]:
         found = super().vectors_of(observations)
+        symbols = MultichannelHMM.checked(found[..., -len(self.channels) :])
         for channel, size in enumerate(self.sizes.tolist()):
-            if bool((found[..., channel] >= size).any()):
-                most = float(found[..., channel].nan_to_num(0.0).max())
+            if bool((symbols[..., channel] >= size).any()):
+                most = float(symbols[..., channel].nan_to_num(0.0).max())
                 raise InputError(f"observations: symbols of channel {channel} must be in [0, {size}), got {most:g}")
         return found
 

@@ -52,7 +52,7 @@ class NumStatesChoice:
     """Fitted HMMs of several sizes, and the selected number of states.
 
     Attributes:
-        num_states: Number of states selected by the function `choice_reason`.
+        num_states: Number of states that `choice_reason` selects.
         fits: Fit for each number of states.
         held_out: Held-out log-likelihood of each fit, in nats per observation.
         held_out_errors: Standard error of each value in `held_out`.
@@ -83,8 +83,8 @@ class StateCountPosterior:
     Attributes:
         log_evidence: log P(observations | number of states), or -BIC / 2, in nats; -inf if not computed.
         errors: Half-widths of the 95 % intervals of `log_evidence`, in nats.
-        why: Reason why BIC replaces the evidence; empty if it does not.
-        seconds: Time taken to compute the evidence.
+        why: Reason why BIC replaces the evidence, or empty.
+        seconds: Time of computing the evidence.
     """
 
     log_evidence: dict[int, float]
@@ -179,6 +179,8 @@ def _support(
                 own = evidence_of(size)
             except EvidenceStopped:
                 return by_bic(bics, STOPPED)
+            except InputError as error:  # no conjugate prior
+                return by_bic(bics, str(error).removeprefix("posterior: "))
             if own is None:
                 return by_bic(
                     bics, f"computing the evidence for {_states(size)} from this many observations takes too long"

@@ -118,7 +118,8 @@ def _rates(process: PoissonHMM, arrays: _Arrays) -> _Arrays | None:
 @dynamax_emissions.register
 def _channels(process: MultichannelHMM, arrays: _Arrays) -> _Arrays | None:
     sizes = arrays["sizes"].tolist()
-    return {"probs": np.stack(np.split(arrays["emissions"], len(sizes), 1), 1)} if len(set(sizes)) == 1 else None
+    good = len(set(sizes)) == 1 and len(sizes) == process.num_symbols
+    return {"probs": np.stack(np.split(arrays["emissions"], len(sizes), 1), 1)} if good else None
 
 
 @dynamax_emissions.register

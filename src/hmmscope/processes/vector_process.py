@@ -1,11 +1,10 @@
 """The base class of real-valued processes."""
 
 from abc import abstractmethod
-from typing import ClassVar
 
 import torch
 
-from hmmscope.axes import Float64, Tensor
+from hmmscope.axes import Float64, Int64, Tensor
 from hmmscope.errors import InputError
 from hmmscope.processes.process import Process
 
@@ -14,7 +13,8 @@ class VectorProcess(Process):
     """A process with real vectors as observations.
 
     Attributes:
-        density: family of mixture components of predicted densities: "gaussian", "poisson" or (categorical) "symbols".
+        density: mixture components of predicted densities: "gaussian", "poisson", (categorical) "symbols" or "mixed".
+        sizes: numbers of symbols of those coordinates that are symbols, the last ones.
         num_mixture_components: number of these components.
         scale: centre and width that standardize each coordinate.
         least_variances: lower bound of a network's predicted variance of each standardized coordinate.
@@ -23,7 +23,8 @@ class VectorProcess(Process):
     stored_name = "VectorProcess"
 
     real_valued = True
-    density: ClassVar[str] = "gaussian"
+    density: str = "gaussian"
+    sizes: Int64[Tensor, " channel"] = torch.zeros(0, dtype=torch.int64)
 
     @property
     def num_mixture_components(self) -> int:

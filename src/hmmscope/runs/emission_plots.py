@@ -10,6 +10,7 @@ from hmmscope.reprs import needed
 from hmmscope.runs.given_rows import GivenRows
 from hmmscope.runs.plot_style import new_axes, state_colours
 from hmmscope.runs.state_answers import (
+    channels_of,
     chosen_coordinates,
     coordinate_names,
     emission_rows,
@@ -31,30 +32,29 @@ def emissions(
 ) -> Any:
     """Plot the emissions of each state.
 
-    Symbol probabilities are drawn as bars or, if many, as a heat map. A plot of one coordinate of vectors shows each
-    state's density (for counts, probability) times the state's frequency, over a histogram of the data. A plot of
-    two coordinates shows ellipses of one and two standard deviations, or error bars of one for Poisson emissions.
+    Symbol probabilities are bars or, if many, a heat map. One coordinate of vectors is drawn as each state's density (for
+    counts, probability) times the state's frequency, over a histogram of the data. Two coordinates are drawn as ellipses
+    of one and two standard deviations, or for counts as error bars of one.
 
     Args:
-        hmm: The model.
-        given: Observations, drawn behind the distributions.
+        hmm, given: The model, and observations that are drawn behind the distributions.
         ax: Axes to draw on (default: those of a new figure).
-        coordinates: Names or numbers of one or two coordinates of the vectors (default: the first two).
+        coordinates: Names or numbers of one or two coordinates, or of channels (default: the first two numbers).
         figsize: Size of a new figure in inches.
     """
     axes = new_axes(ax, figsize or (5.6, 4.0))
     if not hmm.real_valued:
         _bars(axes, hmm, emission_rows(hmm).numpy(), hmm.symbols or tuple(map(str, range(hmm.num_symbols))))
         return axes
-    if hmm.density == "symbols":
-        channels = coordinate_names(hmm, given)
-        sizes = hmm.sizes.tolist()
-        labels = [f"{name} {symbol}" for name, size in zip(channels, sizes, strict=True) for symbol in range(size)]
-        _heat(axes, hmm, hmm.emissions.numpy(), labels)
+    chosen, names = chosen_coordinates(hmm, given, coordinates), coordinate_names(hmm, given)
+    count = len(names) - len(hmm.sizes)
+    chosen = chosen[: min(2, count)] if coordinates is None and count else chosen
+    if channels := [channels_of(hmm, names)[place - count] for place in chosen if place >= count]:
+        require(len(channels) == len(chosen), "coordinates", "must be only numbers or only channels", coordinates)
+        labels = [f"{name}={symbol}" for name, symbols, _ in channels for symbol in symbols]
+        _bars(axes, hmm, torch.cat([law for _, _, law in channels], 1).numpy(), labels)
         return axes
-    chosen = chosen_coordinates(hmm, given, coordinates)[: None if coordinates is not None else 2]
     require(len(chosen) in (1, 2), "coordinates", "must be one or two", coordinates)
-    names = coordinate_names(hmm, given)
     rows = None if given is None else torch.cat(list(given.sequences))[:, chosen].numpy()
     shares = np.nan_to_num(np.array([row["share"] for row in state_table(hmm, given)]), nan=1 / hmm.num_states)
     if len(chosen) == 1:

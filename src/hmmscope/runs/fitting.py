@@ -196,7 +196,6 @@ def fit(
     """Fit an HMM to sequences by expectation maximization (Baum-Welch).
 
     If several numbers of states are given, the smallest Bayesian information criterion (BIC) chooses one by default.
-    Restarts run on all threads until the best two have nearly equal log-likelihoods.
 
     Args:
         source: `SequenceData` or data that it reads (lists, an array, a file path); for a stream also a
@@ -204,7 +203,8 @@ def fit(
         num_states: Number of states, or several numbers to choose from.
         emission: "symbols", or for numbers "gaussian", "gaussian-mixture", "poisson" (counts), "channels" (each
             coordinate is a symbol), or a registered name or class of `EmissionHMM`. Default: "gaussian" for fractional
-            numbers, else symbols. NaN marks a missing value; see `hmmscope.emissions.fit_emissions_em.fit_emissions`.
+            numbers, else symbols. With "gaussian", columns of names are channels of a `MixedHMM`. NaN marks a missing
+            value; see `hmmscope.emissions.fit_emissions_em.fit_emissions`.
         inputs: An input for each observation, or the name of a column of inputs; the model is then an `InputOutputHMM`.
         validation: Held-out data to compare numbers of states. Default: a random part of `source`.
         seed: Seed of the initial parameters and of the order of a stream's parts.
@@ -216,7 +216,7 @@ def fit(
     Raises:
         InputError: The source or an option is invalid.
         ResourceError: The data do not fit in memory.
-        Interrupted: Ctrl-C was pressed; `result` of the error is the fit so far. A second Ctrl-C ends at once.
+        Interrupted: Ctrl-C was pressed; `result` of the error is the fit so far.
     """
     sizes, begun = sizes_of(num_states), time.monotonic()
     require_bool("stream", stream)
@@ -293,6 +293,10 @@ def _fit_numbers(
     reading = {name: more.pop(name) for name in READING if name in more}
     refuse(emission, unit=more.pop("unit", None))
     data = read_vectors(source, **reading)
+    if data.alphabets:
+        rule = f"must be gaussian for columns of names ({', '.join(data.alphabets)}), or leave these out with column="
+        require(family_name(emission) in ("gaussian", "mixed"), "emission", rule, family_name(emission))
+        emission, more = "mixed", {"sizes": list(map(len, data.alphabets.values()))} | more
     del options["tied_emissions"]
     if validation is not None:
         judges = read_validation(validation, data, reading)

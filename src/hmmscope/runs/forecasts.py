@@ -21,14 +21,14 @@ DRAWN, LEAST_DRAWN = 50, 4000
 
 @dataclass(frozen=True, repr=False)
 class Forecasts(Shown, Tabular):
-    """Predictions of the observations at the next steps, as the marginal distribution of each step.
+    """Marginal distributions of the observations at the next steps.
 
-    For symbols, `mean` is the posterior mean of each symbol's probability, and [low, high] is the 95 % posterior
-    interval of this probability; channels have outcomes "channel=symbol". For numbers, `mean` is the expected value,
-    and [low, high] is the 95 % interval of the observation under the posterior predictive distribution.
+    For symbols, `mean` and [low, high] are the posterior mean and 95 % interval of each symbol's probability; channels
+    have outcomes "channel=symbol". For numbers, they are those of the observation under the posterior predictive
+    distribution.
 
     Attributes:
-        mean, low, high: Mean and 95 % interval, of shape (step, symbol) or (step, coordinate).
+        mean, low, high: See above, of shape (step, symbol) or (step, coordinate).
         names: Names of the symbols or coordinates, or empty.
         index: Time stamp of each step, or None.
     """
@@ -52,7 +52,7 @@ def forecast_with(models: Sequence[Any], observed: Any, steps: int, seed: int = 
     """Average the forecasts of equally likely models.
 
     Args:
-        models: HMMs of symbols, or of numbers, drawn from the posterior.
+        models: HMMs drawn from the posterior.
         observed: One sequence: symbols (time,) or names, or numbers (time, coordinate); NaN or `MISSING` if missing.
         steps: Number of steps, 1 to 2^20.
 
@@ -71,18 +71,20 @@ def forecast_with(models: Sequence[Any], observed: Any, steps: int, seed: int = 
         probs = torch.stack([forecast(model, past, steps).observations[0] for model in models])
         low, high = probs.quantile(ends, dim=0)
         return Forecasts(probs.mean(0), low, high)
-    means, drawn, channels = [], [], getattr(models[0], "density", "") == "symbols"
+    means, drawn = [], []
+    numbers = models[0].num_symbols - len(models[0].sizes)
     count = max(DRAWN, LEAST_DRAWN // len(models))
     for number, model in enumerate(models):
         random = numpy_generator(seed, "forecast", number)
-        belief = model.observe(past).belief[0, -1]
+        belief, symbols = model.observe(past).belief[0, -1], [model.emissions] if len(model.sizes) else []
+        table = torch.cat([model.means[:, :numbers], *symbols], 1)
         for _ in range(steps):
             belief = belief @ model.transition
-            means.append(belief @ (model.emissions if channels else model.means))
-            if not channels:
-                states = torch.from_numpy(random.choice(len(belief), count, p=(belief / belief.sum()).numpy()))
-                drawn.append(model.emit(states, torch.from_numpy(random.random((count, model.num_draws)))))
+            means.append(belief @ table)
+            states = torch.from_numpy(random.choice(len(belief), count, p=(belief / belief.sum()).numpy()))
+            drawn.append(model.emit(states, torch.from_numpy(random.random((count, model.num_draws))))[:, :numbers])
     found = torch.stack(means).unflatten(0, (len(models), steps))
-    values = found if channels else torch.stack(drawn).unflatten(0, found.shape[:2]).transpose(1, 2).flatten(0, 1)
-    low, high = values.quantile(ends, dim=0)
+    values = torch.stack(drawn).unflatten(0, found.shape[:2]).transpose(1, 2).flatten(0, 1)
+    parts = [part.quantile(ends, dim=0) for part in (values, found[..., numbers:]) if part.numel()]
+    low, high = torch.cat(parts, -1)
     return Forecasts(found.mean(0), low, high)

@@ -33,10 +33,10 @@ class Goodness(Tabular):
 
     The families of statistics are "runs" (of equal symbols; fraction of each length), "n-grams of 2", "n-grams of 3"
     (fractions of the most frequent n-grams) and "autocorrelation" (for symbols, the fraction of equal pairs at a lag).
-    For numbers, each coordinate has its own statistics; its runs and n-grams consist of terciles.
+    Each coordinate of vectors has its own statistics, with runs and n-grams of terciles.
 
-    Statistics are standardized over all data sets, simulated and real. A family's p-value is the fraction of data sets
-    whose largest |statistic| reaches that of the real data. `adjusted` is p times the number of families (Bonferroni).
+    A family's p-value is the fraction of data sets, simulated and real, whose largest |standardized statistic| reaches
+    that of the real data. `adjusted` is p times the number of families (Bonferroni).
 
     Source: Gelman, Meng and Stern (1996), posterior predictive checks; Davison and Hinkley (1997), section 4.2.
 
@@ -44,7 +44,7 @@ class Goodness(Tabular):
         rows: Each statistic: `family`, `place` (such as an n-gram), `value`; `mean`, `low`, `high` over simulations.
         p_values: p-value of each family.
         num_simulations: Number of simulated data sets.
-        drawn: True if simulations used posterior draws in turn, False if they used the fitted model.
+        drawn: True if posterior draws were simulated, False for the fitted model.
     """
 
     rows: tuple[dict[str, Any], ...]
@@ -101,8 +101,7 @@ def goodness_of_fit(
     Args:
         models: Models that are simulated in turn: the fitted model alone, or posterior draws.
         sequences: Symbols (time,) or numbers (time, coordinate).
-        num_simulations: Number of simulated data sets, at least 20.
-        seed: Seed of the simulations.
+        num_simulations, seed: Number of simulated data sets, at least 20, and their seed.
 
     Raises:
         InputError: Fewer than 20 simulations.

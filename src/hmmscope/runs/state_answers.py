@@ -1,6 +1,6 @@
 """Methods that apply a model with hidden states to rows of observations: prediction, score, samples, tables."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from html import escape
 from typing import Any, NamedTuple
@@ -87,8 +87,20 @@ def coordinate_names(hmm: Process, given: GivenRows | None = None) -> tuple[str,
     return tuple(kept) if len(kept) == count else tuple(f"x{place}" for place in range(count)) if count > 1 else ("x",)
 
 
+def channels_of(hmm: Any, coordinates: Sequence[str]) -> list[tuple[str, Sequence[str], Tensor]]:
+    """Return the name, symbols and emission matrix of each channel."""
+    count = len(hmm.sizes)
+    return list(zip(coordinates[-count:], hmm.alphabets.values(), hmm.channels, strict=True)) if count else []
+
+
+def outcome_names(hmm: Any, coordinates: Sequence[str]) -> tuple[str, ...]:
+    channels = channels_of(hmm, coordinates)
+    numbers = coordinates[: len(coordinates) - len(channels)]
+    return *numbers, *(f"{name}={symbol}" for name, symbols, _ in channels for symbol in symbols)
+
+
 def chosen_coordinates(hmm: Process, given: GivenRows | None, wanted: Any) -> list[int]:
-    """Return the indices of the coordinates in `wanted`, a list of names or indices; all coordinates for None."""
+    """Return the indices of the coordinates in `wanted` (names or indices; None for all)."""
     names = coordinate_names(hmm, given)
     if wanted is None:
         return list(range(hmm.num_symbols))
@@ -179,10 +191,7 @@ def forecast(
     count = len(given.sequences)
     if count != 1:
         raise InputError(f"observed: must be a single sequence, got {count} sequences")
-    names = coordinate_names(hmm, given) if hmm.real_valued else hmm.symbols or ()
-    if getattr(hmm, "density", "") == "symbols":  # channels
-        sizes = zip(names, hmm.sizes.tolist(), strict=True)
-        names = tuple(f"{name}={symbol}" for name, size in sizes for symbol in range(size))
+    names = outcome_names(hmm, coordinate_names(hmm, given)) if hmm.real_valued else hmm.symbols or ()
     if given.inputs is not None:
         if next_inputs is None:
             raise InputError(f"next_inputs: is missing; the model needs the inputs of the next {steps} steps")
@@ -274,25 +283,29 @@ def emission_rows(hmm: Any) -> Float64[Tensor, "state symbol"]:
 
 def _emitted(hmm: Any, given: GivenRows | None) -> list[dict[str, Any]]:
     if not hmm.real_valued:
-        law = emission_rows(hmm)
-        symbols = hmm.symbols or tuple(map(str, range(hmm.num_symbols)))
-        if len(symbols) <= FEW_SYMBOLS:
-            return [{f"P({name})": p for name, p in zip(symbols, row, strict=True)} for row in law.tolist()]
-        places = law.argsort(dim=1, descending=True, stable=True)[:, :4].tolist()
-        return [
-            {"emits": ", ".join(f"{symbols[v]} {float(law[state, v]):.3f}" for v in own)}
-            for state, own in enumerate(places)
-        ]
-    if hmm.density == "symbols":  # of several channels
-        return [{"emits": hmm.emission_text(state)} for state in range(hmm.num_states)]
+        return _symbol_columns(emission_rows(hmm), hmm.symbols or tuple(map(str, range(hmm.num_symbols))), "")
     found: list[dict[str, Any]] = [{} for _ in range(hmm.num_states)]
-    for place, name in enumerate(coordinate_names(hmm, given)):
+    names = coordinate_names(hmm, given)
+    for place, name in enumerate(names[: len(names) - len(hmm.sizes)]):
         own = "" if hmm.num_symbols == 1 else f" {name}"
         for row, mean, variance in zip(
             found, hmm.means[:, place].tolist(), hmm.variances[:, place].tolist(), strict=True
         ):
             row |= {f"mean{own}": mean, f"std{own}": variance**0.5}
+    for name, symbols, law in channels_of(hmm, names):
+        found = [row | own for row, own in zip(found, _symbol_columns(law, symbols, name), strict=True)]
     return found
+
+
+def _symbol_columns(law: Tensor, symbols: Sequence[str], channel: str) -> list[dict[str, Any]]:
+    if len(symbols) <= FEW_SYMBOLS:
+        names = [f"P({channel}{'=' * bool(channel)}{symbol})" for symbol in symbols]
+        return [dict(zip(names, row, strict=True)) for row in law.tolist()]
+    places = law.argsort(dim=1, descending=True, stable=True)[:, :4].tolist()
+    return [
+        {channel or "emits": ", ".join(f"{symbols[v]} {float(law[state, v]):.3f}" for v in own)}
+        for state, own in enumerate(places)
+    ]
 
 
 def _begins(path: Any) -> Any:

@@ -13,6 +13,7 @@ from hmmscope.runs.given_rows import GivenRows, given_rows
 from hmmscope.runs.plot_style import MUTED, new_axes, new_figure, state_colours
 from hmmscope.runs.row_values import stamps_of
 from hmmscope.runs.state_answers import (
+    channels_of,
     chosen_coordinates,
     constant_inputs,
     coordinate_names,
@@ -65,8 +66,7 @@ def observations(
     """Plot one sequence over time, on a background with the colours of its most likely states.
 
     Args:
-        hmm: The model.
-        given: The observations.
+        hmm, given: The model and the observations.
         ax: Axes to draw a single coordinate on (default: those of a new figure).
         sequence: Index or name of the sequence.
         coordinates: Names or numbers of the coordinates (default: all, or only the first if `ax` is given).
@@ -74,7 +74,7 @@ def observations(
     """
     one, place = _chosen(given, sequence)
     path = np.asarray(predict(hmm, one))
-    if not hmm.real_valued or hmm.density == "symbols":  # type: ignore[attr-defined]
+    if not hmm.real_valued:
         axes = new_axes(ax, figsize or (9.0, 2.8))
         _symbols(axes, hmm, one, path, place)
         _legend(axes, hmm, path, one)
@@ -89,11 +89,15 @@ def observations(
         figure = new_figure(figsize or (9.0, 1.0 + 1.7 * len(shown)))
         panels = figure.subplots(len(shown), 1, sharex=True, squeeze=False)[:, 0].tolist()
     names = coordinate_names(hmm, given)
+    channels = {name: symbols for name, symbols, _ in channels_of(hmm, names)}
     for axes, coordinate in zip(panels, shown, strict=True):
         values = one.sequences[0][:, coordinate].numpy()
         _spans(axes, hmm, path, place, np.isnan(values))
-        axes.plot(place, values, color="0.2", linewidth=0.7 if len(values) > 300 else 1.0)
-        if len(values) <= MANY_ROWS:
+        if symbols := channels.get(names[coordinate]):
+            axes.set_yticks(range(len(symbols)), symbols)
+        else:
+            axes.plot(place, values, color="0.2", linewidth=0.7 if len(values) > 300 else 1.0)
+        if len(values) <= MANY_ROWS or symbols:
             axes.scatter(place, values, s=7, c=[state_colours(hmm)[state] for state in path], zorder=3, linewidths=0)
         axes.set_ylabel(names[coordinate])
     _along(panels[-1], given, place)
@@ -137,11 +141,14 @@ def overview(hmm: Process, given: GivenRows | None, *, ax: Any = None, figsize: 
 
 def _details(hmm: Process, given: GivenRows | None, parts: Any, figure: Any, grid: Any, row: int) -> None:
     for number, (name, part) in enumerate(parts):
-        left, right = (figure.add_subplot(grid[row + number, place]) for place in (0, 1))
-        transitions(part, given if part is hmm else None, ax=left)
-        emissions(part, given if part is hmm else None, ax=right)
+        left, rows = figure.add_subplot(grid[row + number, 0]), given if part is hmm else None
+        transitions(part, rows, ax=left)
+        count = hmm.num_symbols - len(hmm.sizes) if hmm.real_valued else 0  # type: ignore[attr-defined]
+        kinds = [None, range(count, hmm.num_symbols)] if 0 < count < hmm.num_symbols else [None]  # numbers, channels
+        cells = grid[row + number, 1].subgridspec(len(kinds), 1)
+        for cell, coordinates in zip(cells, kinds, strict=True):
+            emissions(part, rows, ax=figure.add_subplot(cell), coordinates=coordinates).set_title(name)
         left.set_title(name)
-        right.set_title(name)
 
 
 def convergence(fit: Any, *, ax: Any = None, figsize: Any = None) -> Any:
@@ -241,15 +248,8 @@ def _spans(axes: Any, hmm: Process, path: Any, place: Any, missing: Any) -> None
 def _symbols(axes: Any, hmm: Process, one: GivenRows, path: Any, place: Any) -> None:
     rows = one.sequences[0].numpy()
     colours = np.array(state_colours(hmm))
-    _spans(axes, hmm, path, place, np.isnan(rows).all(1) if rows.ndim == 2 else rows < 0)
+    _spans(axes, hmm, path, place, rows < 0)
     size = float(np.clip(4000 / max(1, len(path)), 3, 22))
-    if rows.ndim == 2:  # channels
-        for channel in range(rows.shape[1]):
-            seen = ~np.isnan(rows[:, channel])
-            scaled = channel + 0.8 * rows[seen, channel] / max(1, int(hmm.sizes[channel]) - 1)  # type: ignore[attr-defined]
-            axes.scatter(place[seen], scaled, s=size, c=colours[path[seen]], linewidths=0, zorder=3)
-        axes.set_yticks(np.arange(rows.shape[1]) + 0.4, coordinate_names(hmm, one))
-        return
     seen = rows >= 0
     axes.scatter(place[seen], rows[seen], s=size, c=colours[path[seen]], linewidths=0, zorder=3)
     count = hmm.num_symbols
