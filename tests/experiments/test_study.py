@@ -12,6 +12,7 @@ import pytest
 import torch
 
 import hmmscope as hs
+from hmmscope.analysis.autoregression import AutoRegression
 from hmmscope.analysis.curves import evaluate
 from hmmscope.analysis.trained_ngrams import TrainedNgrams
 from hmmscope.datasets.layouts import SequenceLayout
@@ -26,7 +27,7 @@ from hmmscope.lab.study.fitted_hmm import fitted_hmm
 from hmmscope.lab.study.study_data import prepare
 from hmmscope.lab.study.study_tables import entropies, grams
 from hmmscope.processes.recorded_sequences import RecordedSequences
-from hmmscope.processes.recorded_vectors import RecordedVectors
+from hmmscope.processes.recorded_vectors import RecordedVectors, successive
 from hmmscope.storage.seals import remove_seal, seal_report
 
 SMALL = {
@@ -441,3 +442,24 @@ def test_a_study_of_numbers(
         hs.study(np.array(rows), tmp_path / "new", unit="words")
     with pytest.raises(InputError, match="emission: must be symbols or gaussian"):
         hs.study(path, tmp_path / "new", time="t", every=1, emission="poisson")
+
+
+def test_a_study_of_numbers_and_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hmmscope.lab.study.fit_summary.SIMULATIONS", 20)
+    rng = np.random.default_rng(0)
+    modes = [None if k % 50 == 9 else "on" if k // 40 % 2 and k % 9 else "off" for k in range(500)]
+    table = {"mode": modes, "x": 20 + 4.0 * (np.arange(500) // 40 % 2) + rng.normal(size=500)}
+    study = hs.study(table, tmp_path / "out", **SMALL | {"length": 20, "max_steps": 4, "order": 1, "states": (2,)})
+    rows = {row["name"]: row for row in study.table()}
+    process = RecordedVectors(hs.read_vectors(table)).in_pieces(20)
+    train, _, test = (part.padded() for part in process.parts)
+    before, now = successive(test[..., 1], 2)
+    numbers = AutoRegression(train[..., :1], 1, process.least_variances[:1]).predictions(test[..., :1])
+    for order, logs in enumerate((process.chains[0][-1, now], process.chains[0][before, now])):
+        logs = (numbers[f"autoregression-{order}"][..., 0] + logs)[~test.isnan().any(-1)]
+        assert rows[f"autoregression-{order}"]["value"] == pytest.approx(-float(logs.mean()), rel=1e-9)
+    assert rows["HMM-2"]["value"] < rows["autoregression-1"]["value"] - 0.2
+    assert rows["HMM-2"]["parameters"] == 1 + 2 + 4 + 2
+    assert np.isfinite([row["value"] for row in rows.values()]).all()
+    page = write_page([tmp_path / "out"], tmp_path / "report.html").read_text()
+    assert all(text in page for text in ("Columns of names (mode) are channels", "mode off", "x, mode (2 names)"))

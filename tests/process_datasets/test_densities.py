@@ -130,6 +130,19 @@ def test_a_head_of_symbols_is_a_mixture(tmp_path: Path) -> None:
         strategies(run.model, run.dataset("probe"), num_samples=4)
 
 
+def test_a_mixed_head_is_a_gaussian_and_symbols() -> None:
+    gaussian = hs.GaussianHMM([0.5, 0.5], MOVES, [[0.0, 3.0], [1.0, 5.0]], [[1.0, 2.0], [4.0, 1.0]])
+    symbols = hs.MultichannelHMM([0.5, 0.5], MOVES, [[[0.8, 0.1, 0.1], [0.1, 0.1, 0.8]]])
+    process = hs.MixedHMM(**(gaussian.file_tensors() | symbols.file_tensors()))
+    parts, x = [head_of(one, 1) for one in (gaussian, symbols)], hs.ProcessDataset(process, length=4)[0:5].observations
+    outputs = [torch.randn(5, 4, head.num_outputs, dtype=torch.float64) for head in parts]
+    head, joint = head_of(process, 1), torch.cat([outputs[0], outputs[1][..., 1:]], -1)
+    first, second = (part.log_density(*own) for part, *own in zip(parts, outputs, x.split([2, 1], -1), strict=True))
+    torch.testing.assert_close(head.log_density(joint, x), first + second, rtol=1e-10, atol=1e-10)
+    means = torch.cat([part.mean(own) for part, own in zip(parts, outputs, strict=True)], -1)
+    torch.testing.assert_close(head.mean(joint), means, rtol=1e-10, atol=1e-10)
+
+
 @pytest.mark.parametrize(
     "layout", [SequenceLayout(length=20), PromptLayout(num_demonstrations=2, demonstration_length=5, test_length=6)]
 )

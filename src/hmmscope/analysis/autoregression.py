@@ -1,12 +1,14 @@
 """Gaussian autoregressions: baselines for recorded sequences of vectors."""
 
 import math
+from collections.abc import Sequence
 
 import torch
 
 from hmmscope.axes import Float64, Int64, Tensor
 from hmmscope.datasets.density_heads import joined
 from hmmscope.emissions.densities import with_least
+from hmmscope.processes.recorded_vectors import successive
 
 #: Prefix of the names of predictors.
 AUTOREGRESSION = "autoregression-"
@@ -18,21 +20,27 @@ class AutoRegression:
     """Gaussian vector autoregressions of orders 0 to `order`, fitted by least squares.
 
     Order k predicts the vector o_t = b + A_1 o_{t-1} + .. + A_k o_{t-k} + N(0, noise). Lower orders predict the
-    first k vectors after a sequence start or a missing entry.
+    first k vectors after a sequence start or a missing entry. Symbols have a Markov chain of order 0 or 1 each.
 
     Args:
         sequences: vectors (batch, time, coordinate), padded with NaN.
         order: largest order; orders with too few data are omitted.
         least: least allowed noise variances, as fractions of the variances of the data.
+        chains: see `RecordedVectors.chains`.
 
     Attributes:
         num_parameters: number of parameters of each order.
     """
 
     def __init__(
-        self, sequences: Float64[Tensor, "batch time coordinate"], order: int, least: Float64[Tensor, " coordinate"]
+        self,
+        sequences: Float64[Tensor, "batch time coordinate"],
+        order: int,
+        least: Float64[Tensor, " coordinate"],
+        chains: Sequence[Tensor] = (),
     ) -> None:
-        self.order, size = order, sequences.shape[2]
+        self.order, self._chains, size = order, chains, sequences.shape[2] - len(chains)
+        sequences, least = sequences[..., :size], least[:size]
         rows = sequences[~sequences.isnan().any(-1)]
         self.centre, self.width = rows.mean(0), rows.std(0, correction=0).clamp_min(torch.finfo(torch.float64).tiny)
         values, past, run = self._lags(sequences)
@@ -46,7 +54,9 @@ class AutoRegression:
             weights = torch.cholesky_solve(x.T @ y / len(x), torch.linalg.cholesky(gram))
             left = y - x @ weights
             self._maps.append((weights, with_least((left.T @ left / len(x))[None], least)[0]))
-        self.num_parameters = [weights.numel() + size * (size + 1) // 2 for weights, _ in self._maps]
+        noise, sizes = size * (size + 1) // 2, [len(chain) - 1 for chain in chains]
+        free = [noise + sum((n if k else 1) * (n - 1) for n in sizes) for k in range(order + 1)]
+        self.num_parameters = [weights.numel() + own for (weights, _), own in zip(self._maps, free, strict=False)]
 
     def _lags(self, sequences: Tensor) -> tuple[Tensor, list[Tensor], Int64[Tensor, "batch time"]]:
         values = (sequences - self.centre) / self.width
@@ -59,7 +69,9 @@ class AutoRegression:
 
     def predictions(self, sequences: Float64[Tensor, "batch time coordinate"]) -> dict[str, Tensor]:
         """Return [log density, mean] of each vector given the past (last axis), for each ``autoregression-<order>``."""
-        values, past, run = self._lags(sequences)
+        symbols = sequences[..., len(self.width) :].unbind(-1)
+        pairs = [successive(own, len(chain) - 1) for own, chain in zip(symbols, self._chains, strict=True)]
+        values, past, run = self._lags(sequences[..., : len(self.width)])
         mean, log, found = torch.zeros_like(values), torch.zeros_like(values[..., 0]), {}
         for k, (weights, noise) in enumerate(self._maps):
             own = torch.cat(past[: k + 1], -1).nan_to_num() @ weights
@@ -70,5 +82,7 @@ class AutoRegression:
             )
             mean = own.where((run >= k)[..., None], mean)
             log = (-0.5 * away.square().sum(-1) - constant).where(run >= k, log)
-            found[f"{AUTOREGRESSION}{k}"] = joined(log, self.centre + self.width * mean)
+            logs = [chain[before if k else -1, now] for chain, (before, now) in zip(self._chains, pairs, strict=True)]
+            means = torch.nn.functional.pad(self.centre + self.width * mean, (0, len(symbols)))
+            found[f"{AUTOREGRESSION}{k}"] = joined(sum(logs, log), means)
         return found

@@ -261,7 +261,7 @@ def _predictors(
     ):  # not on its own training part
         if isinstance(asked, NextDensity):
             train, least = dataset.process.part("train"), asked.head.process.least_variances
-            regressions = AutoRegression(train.padded(), ngram_order, least)
+            regressions = AutoRegression(train.padded(), ngram_order, least, dataset.process.chains)  # type: ignore[attr-defined]
             found.append(lambda batch: _kept(regressions.predictions(batch.observations), asked))
         else:
             trained = TrainedNgrams(dataset.process, ngram_order)

@@ -79,20 +79,22 @@ class GaussianHead(DensityHead):
 
     def each(self, numbers: Tensor, vectors: Tensor) -> Tensor:
         count, like = self.num_coordinates, numbers
-        scaled = (vectors - self.centre.to(vectors)) / self.width.to(vectors)
+        centre, width, least = (own[:count] for own in (self.centre, self.width, self.process.least_variances))
+        scaled = (vectors - centre.to(vectors)) / width.to(vectors)
         away = scaled.to(like)[..., None, :] - numbers[..., :count]
         logs, below = numbers[..., count : 2 * count], numbers[..., 2 * count :]
         rows, columns = torch.tril_indices(count, count, -1, device=like.device)
-        if bool((least := self.process.least_variances).any()):
+        if bool(least.any()):
             logs = -torch.logaddexp(-2 * logs, least.to(like).log()) / 2
         turned = away * logs.exp()
         if len(rows):
             turned = turned.index_add(-1, rows, below * away[..., columns])
-        constant = 0.5 * count * _LOG_2PI + float(self.width.log().sum())
+        constant = 0.5 * count * _LOG_2PI + float(width.log().sum())
         return logs.sum(-1) - 0.5 * turned.square().sum(-1) - constant
 
     def centres(self, numbers: Tensor) -> Tensor:
-        return self.centre.to(numbers) + self.width.to(numbers) * numbers[..., : self.num_coordinates]
+        count = self.num_coordinates
+        return self.centre[:count].to(numbers) + self.width[:count].to(numbers) * numbers[..., :count]
 
 
 @registry.density("poisson")
@@ -130,7 +132,7 @@ class SymbolsHead(DensityHead):
         return [(part + share.log().to(part)).log_softmax(-1) for part, share in parts]
 
     def each(self, numbers: Tensor, vectors: Tensor) -> Tensor:
-        seen = vectors.long().unbind(-1)
+        seen = vectors.nan_to_num().long().unbind(-1)  # missing symbols are not evaluated
         logs = [
             log.gather(-1, symbol[..., None, None].expand(*log.shape[:-1], 1))[..., 0]
             for log, symbol in zip(self._logs(numbers), seen, strict=True)
@@ -140,6 +142,28 @@ class SymbolsHead(DensityHead):
     def centres(self, numbers: Tensor) -> Tensor:
         means = [log.exp() @ torch.arange(log.shape[-1]).to(log) for log in self._logs(numbers)]
         return torch.stack(means, -1)
+
+
+@registry.density("mixed")
+class MixedHead(GaussianHead):
+    """Components of a Gaussian vector, then independent symbols."""
+
+    def __init__(self, process: VectorProcess, num_laws: int) -> None:
+        super().__init__(process, num_laws)
+        self.symbols = SymbolsHead(process, num_laws)
+        self.num_coordinates -= len(self.symbols.sizes)
+
+    @property
+    def numbers(self) -> int:
+        return super().numbers + self.symbols.numbers
+
+    def each(self, numbers: Tensor, vectors: Tensor) -> Tensor:
+        own, count = super().numbers, self.num_coordinates
+        symbols = self.symbols.each(numbers[..., own:], vectors[..., count:])
+        return super().each(numbers[..., :own], vectors[..., :count]) + symbols
+
+    def centres(self, numbers: Tensor) -> Tensor:
+        return torch.cat([super().centres(numbers), self.symbols.centres(numbers[..., super().numbers :])], -1)
 
 
 def laws_asked(target: str) -> int | None:

@@ -52,6 +52,8 @@ class RecordedVectors(RecordedSequences, VectorProcess):
         self.data, self.num_symbols, self.split_seed = data, data.rows.shape[1], split_seed
         self.min_variance = min_variance
         self.title, self.read_options = title or data.how, data.read_options
+        self.sizes = torch.tensor([len(names) for names in data.alphabets.values()], dtype=torch.int64)
+        self.density = "mixed" if data.alphabets else "gaussian"
         self._pieces = {}
 
     def in_pieces(self, length: int | None = None) -> "RecordedVectors":
@@ -81,7 +83,8 @@ class RecordedVectors(RecordedSequences, VectorProcess):
             )
         parts, data = parts_of_hashes(keys), self.data
         chosen = (joined([one for one, own in zip(known, parts, strict=True) if own == part]) for part in range(3))
-        train, validation, test = (VectorData(one.rows, one.lengths, data.columns) for one in chosen)
+        about = {"columns": data.columns, "read_options": data.read_options}
+        train, validation, test = (VectorData(one.rows, one.lengths, **about) for one in chosen)
         return train, validation, test
 
     def part(self, stream: str) -> VectorData:  # type: ignore[override]
@@ -98,6 +101,23 @@ class RecordedVectors(RecordedSequences, VectorProcess):
         centre = rows.nanmean(0)
         width = (rows - centre).square().nanmean(0).sqrt()
         return centre.nan_to_num(), torch.where(width > 0, width, 1.0)
+
+    @cached_property
+    def chains(self) -> list[Float64[Tensor, "previous symbol"]]:
+        """log P(symbol | preceding symbol, in the last row missing) of each column of names."""
+        rows, found = self.parts[0].padded()[..., self.num_symbols - len(self.sizes) :], []
+        for symbols, size in zip(rows.unbind(-1), self.sizes.tolist(), strict=True):
+            counts = torch.zeros(size + 1, size + 1, dtype=torch.float64)
+            counts.index_put_(successive(symbols, size), torch.ones((), dtype=torch.float64), accumulate=True)
+            share = (counts.sum(0)[:size] + 1) / (counts[:, :size].sum() + size)
+            probs = counts[:, :size] + share  # one observation more, with the frequencies of the symbols
+            probs[size] = share
+            found.append(torch.nn.functional.pad((probs / probs.sum(1, keepdim=True)).log(), (0, 1)))
+        return found
+
+    @property
+    def shares(self) -> list[Float64[Tensor, " symbol"]]:
+        return [chain[-1, :-1].exp() for chain in self.chains]
 
     @cached_property
     def least_variances(self) -> Float64[Tensor, " coordinate"]:
@@ -152,3 +172,8 @@ class RecordedVectors(RecordedSequences, VectorProcess):
 
     def __repr__(self) -> str:
         return f"RecordedVectors({self.data!r})"
+
+
+def successive(symbols: Float64[Tensor, "batch time"], size: int) -> tuple[Tensor, Tensor]:
+    now = symbols.nan_to_num(size).long()
+    return torch.nn.functional.pad(now, (1, 0), value=size)[:, :-1], now

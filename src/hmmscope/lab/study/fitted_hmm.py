@@ -7,6 +7,7 @@ import torch
 
 from hmmscope.inference.paths import most_likely_states
 from hmmscope.inference.smoothing import smooth_beliefs
+from hmmscope.runs.state_answers import channels_of
 from hmmscope.sequences.data import SequenceData
 from hmmscope.sequences.gaps import MISSING
 from hmmscope.sequences.vector_data import VectorData
@@ -39,11 +40,20 @@ def fitted_hmm(
     place = {state: number for number, state in enumerate(shown)}
     if isinstance(data, VectorData):
         names = data.columns if data.columns and len(data.columns) > 1 else [""] * hmm.num_symbols
-        pairs = [zip(names, *each, strict=True) for each in zip(hmm.means, hmm.variances.sqrt(), strict=True)]
+        channels = channels_of(hmm, names)
+        count = len(names) - len(channels)
+        each = zip(hmm.means[:, :count], hmm.variances.sqrt()[:, :count], strict=True)
+        pairs = [zip(names[:count], *one, strict=True) for one in each]
         emits: list[Any] = [
             [[f"{name} {steady(m):.4g} ± {steady(d):.2g}".strip(), None] for name, m, d in one] for one in pairs
         ]
-        said = ["?" if row.isnan().all() else ", ".join(f"{value:.4g}" for value in row.tolist()) for row in longest[0]]
+        for name, symbols, law in channels:
+            for own, row in zip(emits, law.tolist(), strict=True):
+                own += [
+                    [f"{in_brief(f'{name} {symbols[v]}', 20)} {steady(row[v]):.2f}", None] for v in descending(row)[:1]
+                ]
+        known = [None] * count + [symbols for _, symbols, _ in channels]
+        said = ["?" if row.isnan().all() else ", ".join(map(_said, row.tolist(), known)) for row in longest[0]]
     else:
         symbols = [in_brief(name, 12) for name in hmm.symbols or map(str, range(hmm.num_symbols))]
         emits = [[[symbols[v], steady(row[v])] for v in descending(row)[:SYMBOLS]] for row in hmm.emission.tolist()]
@@ -60,3 +70,7 @@ def fitted_hmm(
         "path": [place.get(s, -1) for s in path],
         "beliefs": torch.round(beliefs_TS[:, shown], decimals=3).tolist(),
     }
+
+
+def _said(value: float, symbols: Sequence[str] | None) -> str:
+    return f"{value:.4g}" if symbols is None else symbols[int(value)] if value == value else "?"

@@ -57,7 +57,7 @@ class StudyResult(Tabular):
 
     Attributes:
         path: Folder of the study.
-        hmm: HMM for comparison: BIC's choice, unless another has lower validation loss by more than a standard error.
+        hmm: BIC's choice, unless another has lower validation loss by more than a standard error.
         run: The run of the network with the lowest validation loss.
     """
 
@@ -163,7 +163,7 @@ def _claim(path: Path, work: Prepared, resume: bool) -> None:
         "format": store.FORMATS["experiment"],
         "experiment": "study",
         "title": f"A study of {work.title}",
-        "summary": summary(work.counting),
+        "summary": summary(work.counting, work.data),
         "scale": "own",
         "created": date.today().isoformat(),
         "version": __version__,

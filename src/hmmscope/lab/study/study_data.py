@@ -13,7 +13,6 @@ from hmmscope.datasets.targets import make_target
 from hmmscope.emissions.emission_hmm import EmissionHMM
 from hmmscope.emissions.fit_emissions_em import FLOOR
 from hmmscope.emissions.vector_evidence import UNASKED, vector_evidence
-from hmmscope.errors import InputError
 from hmmscope.inference.evidence import Evidence, evidence
 from hmmscope.inference.loop_inputs import flat_sequences
 from hmmscope.lab.study import study_tables
@@ -38,7 +37,7 @@ class StudySpec:
     """Settings of a study.
 
     Attributes:
-        length: Largest length of the pieces of sequences; it is reduced if there would be fewer than 30 pieces.
+        length: Largest length of the pieces of sequences, reduced if there would be fewer than 30.
         states: Numbers of states of the HMMs.
         restarts: Largest number of restarts of a fit; a fit ends once its two best restarts agree.
         iterations: Largest number of EM steps of a restart.
@@ -90,7 +89,7 @@ class Prepared:
         spec: Settings of the study.
         source: The sequences before they are cut.
         data: All pieces.
-        layout: Layout of a sample: a placeholder token, then a piece, so models also predict its first observation.
+        layout: Layout of a sample: a placeholder token, so that models predict the first observation, then a piece.
         counting: Names of the simple baselines, such as "n-gram".
     """
 
@@ -181,10 +180,7 @@ class PreparedNumbers(Prepared):
 
     def evidence_of(self, hmm: Any) -> Evidence | None:
         rows = self.parts[0].rows
-        try:
-            laws = type(hmm).conjugate(rows, **hmm.options)
-        except InputError:  # no prior for such states, or for missing entries
-            return None
+        laws = type(hmm).conjugate(rows, **hmm.options)
         return vector_evidence(hmm, rows, self.parts[0].lengths, laws, most=UNASKED)
 
     def num_parameters(self, hmm: Any) -> int:
@@ -193,7 +189,7 @@ class PreparedNumbers(Prepared):
 
     def counters(self, names: Iterable[str]) -> dict[str, dict[str, Any]]:
         least = self.process.least_variances
-        each = AutoRegression(self.parts[0].padded(), self.spec.order, least).num_parameters
+        each = AutoRegression(self.parts[0].padded(), self.spec.order, least, self.process.chains).num_parameters
         return {
             f"{AUTOREGRESSION}{k}": {"family": "autoregression", "size": k, "parameters": count}
             for k, count in enumerate(each)

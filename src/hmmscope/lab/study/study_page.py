@@ -14,6 +14,8 @@ from hmmscope.lab.evidence.rows import Rows
 from hmmscope.lab.evidence.verdicts import answer
 from hmmscope.lab.report.formatting import shorten
 from hmmscope.lab.study.fit_summary import figures_of_fit
+from hmmscope.sequences.data import SequenceData
+from hmmscope.sequences.vector_data import VectorData
 from hmmscope.ties import descending
 
 #: For each family of baselines: its name in a legend, and the name of one predictor in sentences.
@@ -24,8 +26,13 @@ _BASELINES = {
 }
 
 
-def summary(counting: Sequence[str]) -> str:
-    symbols = "n-gram" in counting
+def summary(counting: Sequence[str], data: SequenceData | VectorData) -> str:
+    symbols, names = "n-gram" in counting, ", ".join(data.alphabets) if isinstance(data, VectorData) else ""
+    mixed = (
+        f" Columns of names ({names}) are channels: given the state, an HMM emits each name independently, and "
+        "autoregressions of order 1 and more predict a name from the preceding name only. For such data there are no "
+        "parameter intervals and no forecast."
+    )
     simple = "n-grams, the mixture of all context trees" if symbols else "Gaussian autoregressions"
     return (
         f"This page compares predictors of the next {'symbol' if symbols else 'observation'} on sequences with an unknown "
@@ -40,6 +47,7 @@ def summary(counting: Sequence[str]) -> str:
             else "; they are negative log densities, which may be below zero"
         )
         + ". Regressing the HMM's belief on the layers of the network shows how much of the belief the network encodes."
+        + mixed * bool(names)
     )
 
 
