@@ -84,7 +84,7 @@ class Job:
     Args:
         server: Fork server that starts the worker.
         task: Task that the worker runs.
-        heartbeat_timeout: Seconds without progress before the worker is killed.
+        heartbeat_timeout: See `ExecutorOptions`.
     """
 
     def __init__(self, server: ForkServer, task: Task, heartbeat_timeout: float | None = None) -> None:
@@ -194,7 +194,7 @@ class LocalExecutor:
 
     Args:
         jobs: Largest number of parallel workers (default: the number of available processors).
-        heartbeat_timeout: Seconds without progress before a worker is killed; None for no limit.
+        heartbeat_timeout: See `ExecutorOptions`.
     """
 
     def __init__(self, jobs: int | None = None, *, heartbeat_timeout: float | None = None) -> None:

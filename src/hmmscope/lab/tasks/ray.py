@@ -21,8 +21,7 @@ class RayExecutor:
     Args:
         jobs: Number of processors of a Ray cluster started on this machine; only without `address`.
         address: Address of a running cluster, such as "auto" or "ray://host:10001" (default: start one here).
-        gpus: Number of GPUs of a task, possibly a fraction.
-        heartbeat_timeout: Seconds without progress before a worker is killed.
+        gpus, heartbeat_timeout: See `ExecutorOptions`.
 
     Raises:
         InputError: Ray is not installed.

@@ -48,10 +48,9 @@ class SlurmExecutor:
     Args:
         out: Folder of the tasks; submitit's files are in OUT/slurm.
         jobs: Largest number of jobs of an array that run at once.
-        gpus: Number of GPUs of a job, a whole number.
+        gpus, heartbeat_timeout: See `ExecutorOptions`.
         parameters: Options of sbatch, such as ``{"partition": "gpu", "time": "120", "account": "a"}``.
         cluster: "slurm", or submitit's substitutes "local" and "debug", which need no Slurm.
-        heartbeat_timeout: Seconds without progress before a worker is killed.
 
     Raises:
         InputError: submitit is not installed, or does not know a parameter.
