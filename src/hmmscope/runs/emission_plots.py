@@ -38,9 +38,8 @@ def emissions(
 
     Args:
         hmm, given: The model, and observations that are drawn behind the distributions.
-        ax: Axes to draw on (default: those of a new figure).
+        ax, figsize: Axes, or size of a new figure in inches.
         coordinates: Names or numbers of one or two coordinates, or of channels (default: the first two numbers).
-        figsize: Size of a new figure in inches.
     """
     axes = new_axes(ax, figsize or (5.6, 4.0))
     if not hmm.real_valued:

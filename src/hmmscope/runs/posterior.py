@@ -47,11 +47,11 @@ class Posterior(Shown, Tabular):
 
     Attributes:
         hmm: The fitted model.
-        arrays: Draws (chain, draw, ...) of each parameter array: "initial", "transition"; "emission" or "means", ...
+        arrays: Draws (chain, draw, ...) of each array: "initial", "transition"; "emission" or "means", ...
         log_likelihood: Log-likelihood of the data under each draw (chain, draw), in nats.
         relabelled_fraction: Fraction of draws with state labels permuted to match those of the fit.
         sequences: The fitted data: symbols (time,) or numbers (time, coordinate).
-        lengthened: Factor by which the chains were lengthened because R-hat was above 1.05; 1 if they were not.
+        lengthened: Factor by which the chains were lengthened because R-hat was above 1.05.
     """
 
     hmm: Any

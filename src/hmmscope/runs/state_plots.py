@@ -67,10 +67,9 @@ def observations(
 
     Args:
         hmm, given: The model and the observations.
-        ax: Axes to draw a single coordinate on (default: those of a new figure).
+        ax, figsize: Axes of a single coordinate, or size of a new figure in inches.
         sequence: Index or name of the sequence.
         coordinates: Names or numbers of the coordinates (default: all, or only the first if `ax` is given).
-        figsize: Size of a new figure in inches.
     """
     one, place = _chosen(given, sequence)
     path = np.asarray(predict(hmm, one))

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from hmmscope.axes import Float64, Tensor
 from hmmscope.errors import InputError
 from hmmscope.schema import listed, shown
-from hmmscope.sequences.columns import is_frame, listed_columns, to_plain, writable
+from hmmscope.sequences.columns import categories_of, is_frame, listed_columns, to_plain, writable
 from hmmscope.sequences.gaps import Missing, is_nothing
 from hmmscope.sequences.sources import NUMBERS, OBSERVATIONS, Arrays, Plain, Source, Text, open_file
 from hmmscope.sequences.tables import INDEX, Table, TableCells, csv_table, ending_of, table_of
@@ -133,8 +133,8 @@ def floats_of(table: Table, name: str, gaps: NumberMarkers, names: Sequence[str]
 
 
 def names_in(table: Table, name: str, gaps: NumberMarkers) -> tuple[str, ...] | None:
-    """Return the different names in a column; none if they hardly repeat or are time stamps, None for numbers."""
-    if (categories := table.categories(name)) is not None:
+    """Return the names in a column, () if they hardly repeat, or None for numbers."""
+    if (categories := categories_of(table.raw(name))) is not None:
         return tuple(map(str, categories))
     cells = table.column(name)
     plain = isinstance(cells, np.ndarray) and cells.dtype.kind in "iufb"
