@@ -153,7 +153,7 @@ def sequences() -> Mapping[str, Any]:
         "smooth": hs.smooth_beliefs(hmm, seen, lengths=[12, 7]),
         "counts": smoothing.expected_counts(hmm, seen),
         "paths": [paths.most_likely_states(hmm, seen), paths.sample_state_paths(hmm, seen, num_paths=3)],
-        "gaps": [missing.missing_probs(hmm, gaps), missing.sample_missing(hmm, gaps, num_draws=5)],
+        "gaps": [missing.missing_probs(hmm, gaps), missing.sample_missing(hmm, gaps.expand(2, -1), num_draws=40)],
         "forecast": forecast(hmm, seen, 4, num_draws=3),
         "mixture": [filter_mixture(mixture, seen), forecast(mixture, seen, 3, num_draws=3)],
         "log-likelihood": [hs.log_likelihood(one, seen) for one in (hmm, mixture)],
@@ -282,7 +282,7 @@ DATASETS: dict[str, Callable[[], ProcessDataset]] = {
     ),
     "mixture": lambda: _prompts(SequenceLayout(length=9)),
     "header": lambda: ProcessDataset(
-        registry.build_spec("process", HEADERS, "process").build(), layout=HeaderLayout(length=6)
+        registry.build_spec("process", HEADERS, "process").build(), layout=HeaderLayout(length=9)
     ),
     "recorded": _recorded,
     "factors": lambda: ProcessDataset(make_process("factored-mess3"), length=7),

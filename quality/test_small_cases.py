@@ -1,6 +1,7 @@
 """Answers of small cases are those that a short independent calculation gives."""
 
 import math
+import warnings
 from collections.abc import Callable
 from contextlib import nullcontext
 from itertools import pairwise, product
@@ -21,6 +22,7 @@ from hmmscope.analysis import (
     belief_space,
     calibration,
     constrained_updates,
+    discovery,
     fit_length,
     initialization,
     intervals,
@@ -40,6 +42,7 @@ from hmmscope.analysis import (
 from hmmscope.analysis.activations import to_probs
 from hmmscope.analysis.belief_map import BeliefMap
 from hmmscope.analysis.geometry import BELIEF, MIXED_BELIEF, ExactBeliefs, Readout, fit_affine
+from hmmscope.analysis.ngram_reach import ngram_reach
 from hmmscope.analysis.strategy_weights import strategy_weights
 from hmmscope.analysis.task_patching import task_patching
 from hmmscope.analysis.untrained_controls import ExplainedFraction, InstrumentOptions, explained_beyond_controls
@@ -129,6 +132,88 @@ def test_components_are_named_by_their_layer() -> None:
     assert sorted(one.name for one in made) == sorted(names)
     assert [one.is_sender("attention") for one in made] == [one.head is not None for one in made]
     assert [one.is_sender("mlp") for one in made] == [one.name.startswith("mlp") for one in made]
+
+
+def test_the_first_pass_of_an_edited_module_is_rehearsed(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, tokens, seen = _Counting(), torch.zeros(2, 3, dtype=torch.int64), []
+    monkeypatch.setattr(interventions, "rehearsed_on", lambda _, given: seen.append(given) or ("odd",))
+    with interventions.intervene(model, {"layer": lambda x: x}):
+        with pytest.warns(UserWarning, match="odd"):
+            model(tokens)
+        model(tokens)
+    assert len(seen) == 1
+    assert torch.equal(seen[0], tokens)
+    with interventions.intervene(torch.nn.Identity(), {}) as plain:
+        for given in (tokens[None], tokens[0]):
+            plain(given)
+    assert len(seen) == 1
+
+
+class _Blocks(torch.nn.Module):
+    """A module with hook points of the given names below `blocks.0`; attention has one head."""
+
+    def __init__(self, *names: str) -> None:
+        super().__init__()
+        self.blocks = torch.nn.ModuleList([torch.nn.Module()])
+        if "attention" in names:
+            self.blocks[0].attention = torch.nn.Module()
+            self.blocks[0].attention.num_heads = 1
+            self.blocks[0].attention.mixed = torch.nn.Identity()
+        if "mlp" in names:
+            self.blocks[0].mlp = torch.nn.Identity()
+
+
+def test_a_model_without_heads_has_no_components() -> None:
+    assert [one.name for one in mechanisms.components(_Blocks("attention"))] == ["head 1.0"]
+    assert [one.name for one in mechanisms.components(_Blocks("attention", "mlp"))] == ["head 1.0", "mlp 1"]
+    with pytest.raises(InputError, match=r"model: has no activations blocks\.<n>\.attention\.mixed"):
+        mechanisms.components(_Blocks("mlp"))
+
+
+def test_warnings_of_a_rehearsal_are_kept_in_rows_or_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rehearsing, "rehearsed", lambda *_: ("odd",))
+    dataset, model = ProcessDataset(make_process("mess3"), length=5), _Counting()
+    with pytest.warns(UserWarning, match="odd"):
+        assert rehearsing.rehearse_first(model, dataset, lambda: "answer") == "answer"
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert rehearsing.rehearse_first(model, dataset, lambda: [{"a": 1}]).warnings == ("odd",)
+        monkeypatch.setattr(rehearsing, "rehearsed", lambda *_: ())
+        rows = rehearsing.rehearse_first(model, dataset, lambda: [{"a": 1}])
+    assert type(rows) is list
+
+
+@pytest.mark.parametrize(("num_symbols", "rare"), [(49, 0.02), (50, 0.01), (64, 0.5 / 64)])
+def test_rare_prefixes_are_rarer_than_a_symbol_by_chance(
+    num_symbols: int, rare: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[float] = []
+
+    def stop(*_: Any, rare: float, **__: Any) -> None:
+        asked.append(rare)
+        raise KeyError
+
+    monkeypatch.setattr(discovery, "extract_automaton", stop)
+    process = make_process("random-hmm", num_states=1, num_symbols=num_symbols)
+    dataset = ProcessDataset(process, layout=SequenceLayout(length=4, placeholder=True))
+    with pytest.raises(KeyError):
+        discovery.automaton(_model(dataset), dataset, length=1, num_samples=2)
+    assert asked == [rare]
+
+
+def test_only_the_last_sequence_of_a_prompt_is_evaluated() -> None:
+    layout = PromptLayout(num_demonstrations=2, demonstration_length=4, test_length=1)
+    given = {"layout": layout, "num_samples": 4, "probe_samples": 16}
+    assert ngram_reach(make_process("random-mixture", **SOFT), first_position=0, **given).num_samples == 4
+    with pytest.raises(InputError, match="first_position: must be a predicted position in the last sequence"):
+        ngram_reach(make_process("random-mixture", **SOFT), first_position=1, **given)
+
+
+def test_an_unknown_layer_is_refused_before_beliefs_are_computed(monkeypatch: pytest.MonkeyPatch) -> None:
+    dataset = ProcessDataset(make_process("mess3"), length=5)
+    monkeypatch.setattr(belief_map.BeliefReader, "of", lambda *_: 1 / 0)
+    with pytest.raises(InputError, match="layers: no module named 'nope'"):
+        hs.belief_map(_model(dataset), dataset, "nope")
 
 
 @pytest.mark.parametrize(("rise", "spread", "told"), [(0.021, 0.0, True), (0.019, 0.0, False), (0.1, 0.04, False)])
@@ -493,6 +578,14 @@ def test_trained_weights_are_compared_by_their_smaller_change_and_initial_ones_b
         found = initialization.other_law({"w": weight}, DRAWN, trained=is_trained)
         assert said in found
         assert bool(found) is bool(said)
+
+
+def test_initial_weights_are_compared_at_any_scale() -> None:
+    for scale in (1e-4, 1e4):
+        own, others = {"w": scale * _gaussian(60, 50)}, [{"w": scale * one["w"]} for one in DRAWN]
+        assert initialization.other_law(own, others, trained=False) == ""
+        assert initialization.other_law(own, others) == ""
+        assert "is 1.7 times" in initialization.other_law({"w": 1.7 * own["w"]}, others)
 
 
 def test_weights_that_controls_share_are_compared_only_at_initialization() -> None:

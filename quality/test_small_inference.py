@@ -21,6 +21,7 @@ from hmmscope.inference import (
     evidence,
     fit_durations,
     floors,
+    forward,
     known_states,
     linear_programs,
     memory,
@@ -31,6 +32,7 @@ from hmmscope.inference import (
     num_states,
     observability,
     pools,
+    process_facts,
     ragged,
     restarts,
     spectral,
@@ -43,7 +45,7 @@ from hmmscope.inference.evidence_emissions import share_of
 from hmmscope.inference.filtering import first_impossible
 from hmmscope.inference.loop_inputs import PackedSequences, StateSets, flat_sequences, in_blocks
 from hmmscope.inference.num_states import StateCountPosterior
-from hmmscope.inference.row_rules import check_fixed
+from hmmscope.inference.row_rules import check_fixed, check_rules
 from hmmscope.inference.stationary_process import stationary_distribution
 from hmmscope.processes.make import make_process
 from hmmscope.processes.params import StateEmissionParams
@@ -229,6 +231,31 @@ def test_em_ends_after_a_step_that_gains_too_little() -> None:
     assert end.after(None) is end
 
 
+def test_several_starting_models_run_ten_iterations_and_the_likeliest_goes_on() -> None:
+    """The likelihood of a model rises up to its own limit; iterations count up."""
+    heard: list[int] = []
+
+    class Steps:
+        num_steps = 1.0
+
+        def counts(self, model: tuple[float, int]) -> tuple[Any, float]:
+            return model, model[0] - 2.0 ** -model[1]
+
+        def maximise(self, model: tuple[float, int], counts: Any) -> tuple[float, int]:
+            return model[0], model[1] + 1
+
+        def log_prior(self, model: Any) -> float:
+            return 0.0
+
+    for models in ([(-5.0, 0), (-3.0, 0)], [(-5.0, 0), (-3.0, 0), (-4.0, 0)]):
+        model, about = restarts.search(Steps(), lambda _: models, 1, 5, 0.0, heard.append)  # noqa: B023
+        assert model == (-3.0, 15)
+        assert (about["num_iterations"], len(about["history"][0])) == (5, 16)
+    model, about = restarts.search(Steps(), lambda _: [(-5.0, 0)], 1, 5, 0.0)
+    assert (model, len(about["history"][0])) == ((-5.0, 5), 6)
+    assert sum(heard) == 10
+
+
 def test_the_information_criterion_counts_each_array_by_what_was_seen() -> None:
     found = restarts.criterion(-10.0, {"a": 2, "b": 3}, {"a": 1.0, "b": 20.0})
     assert found == pytest.approx(3 * math.log(20) + 20)
@@ -329,6 +356,17 @@ def test_rules_that_contradict_each_other_are_refused() -> None:
     with pytest.raises(InputError, match="fixed: must be empty if start is None"):
         check_fixed(("a", "b"), None, ("a",))
     check_fixed(("a", "b"), None, ())
+    parts, given = ("transition", "emission"), Constraints.banded(2).parts(2, 2)
+    check_rules(parts, 2, HMM, ("emission",), None, given)
+    with pytest.raises(InputError, match=r"constraints\.transition: cannot be used with fixed"):
+        check_rules(parts, 2, HMM, ("transition",), None, given)
+    for tied in ([0], [0, 2], [0, -1]):
+        with pytest.raises(InputError, match=r"tied_emissions: must be 2 class numbers in .0, 2\)"):
+            check_rules(parts, 2, None, (), tied, {})
+    assert check_rules(parts, 2, None, (), [0, 1], {}).tolist() == [0, 1]
+    emission = Constraints(emission=[[True, True]] * 2).parts(2, 2)
+    with pytest.raises(InputError, match=r"constraints\.emission: cannot be used with tied_emissions"):
+        check_rules(parts, 2, None, (), [0, 0], emission)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -556,6 +594,24 @@ def test_beliefs_come_back_after_they_were_too_small_for_a_number(copies: int) -
     np.testing.assert_allclose(again, terms, rtol=1e-12, atol=1e-12)
 
 
+def test_beliefs_that_were_too_small_are_forgotten_at_a_restart() -> None:
+    law, starts = _far_apart(1), torch.tensor([t in (0, 50) for t in range(60)])
+    x = torch.tensor([[[0] * 50 + [1, 1, 0, 1, 1, 1, 0, 1, 1, 1]]])
+    steps = list(forward.forward_steps(law, x, starts))
+    again = list(forward.forward_steps(law, x[:, :, 50:], starts[50:]))
+    for one, other in zip(steps[50:], again, strict=True):
+        np.testing.assert_allclose(one.log_norm, other.log_norm)
+        np.testing.assert_allclose(one.belief, other.belief, atol=1e-15)
+
+
+def test_missing_symbols_are_drawn_independently() -> None:
+    coin = hs.HMM([1.0], [[1.0]], [[0.5, 0.5]])
+    drawn = missing.sample_missing(coin, torch.full((3, 4), MISSING), num_draws=400).reshape(400, 12).double()
+    correlations = torch.corrcoef(drawn.T) - torch.eye(12)
+    assert correlations.abs().max() < 0.25
+    assert drawn.mean() == pytest.approx(0.5, abs=0.05)
+
+
 def test_long_sequences_are_normalised_on_their_way() -> None:
     x = torch.from_numpy(DRAW.integers(0, 2, (2, 3000)))
     starts = torch.arange(3000) == 0
@@ -737,6 +793,39 @@ def test_signs_of_a_linear_program_give_the_least_ratio() -> None:
     gamma, witness = linear_programs.enumerate_signs(E)
     assert gamma == pytest.approx(0.6)
     assert np.abs(witness / witness[0]) == pytest.approx([1, 1])
+
+
+def test_evidence_is_computed_up_to_its_limit() -> None:
+    work, hmm = (
+        flat_sequences(np.array([0, 1] * 20), np.array([40])),
+        make_process("random-hmm", num_states=2, num_symbols=2),
+    )
+    assert evidence.evidence(work, hmm, 1, most=40 * 4) is not None
+    assert evidence.evidence(work, hmm, 1, most=40 * 4 - 1) is None
+
+
+def test_facts_of_a_mixture_name_the_components_that_they_are_about(monkeypatch: pytest.MonkeyPatch) -> None:
+    mixture = make_process("random-mixture", num_components=3, num_states=2, num_symbols=2)
+    whole = dict(process_facts.process_facts(mixture))
+    eigenvalues = [float(np.abs(np.linalg.eigvals(mixture.component(m).transition.numpy())).min()) for m in range(3)]
+    assert whole["weights"] == f"{1 / 3:.6g} each; entropy of the weights {math.log(3):.6f} nats"
+    assert whole["2nd eigenvalue"].startswith(f"{min(eigenvalues):.6f} to {max(eigenvalues):.6f}, second-largest")
+    assert "of the first" not in str(whole)
+    monkeypatch.setattr(process_facts, "MAX_COMPONENTS", 2)
+    few = dict(process_facts.process_facts(mixture))
+    assert few["2nd eigenvalue"].endswith("second-largest modulus (of the first 2 components)")
+    monkeypatch.setattr(process_facts, "MAX_MIXED_STATES", 1)
+    assert list(dict(process_facts.mixture_facts(mixture))) == ["weights"]
+
+
+@pytest.mark.parametrize("values", [[0], [None, [2]], {1}, [np.array([1])], [np.array([0.5])]])
+def test_numbers_among_known_states_are_found(values: Any) -> None:
+    assert known_states._has_numbers(values)
+
+
+@pytest.mark.parametrize("values", [[True], [-1, None], ["a"], [np.array([True])], []])
+def test_other_known_states_have_no_numbers(values: Any) -> None:
+    assert not known_states._has_numbers(values)
 
 
 def test_the_evidence_of_one_state_is_a_dirichlet_integral() -> None:

@@ -79,6 +79,14 @@ EQUIVALENT: dict[tuple[str, str], str] = {
         "if trained and changes[0][0] * inner <= 0:",
     ): "a change of zero is the smaller one, which is always allowed",
     (
+        "analysis/ngrams.py",
+        "others[0:1]",
+    ): "only whether samples can be drawn is asked, so their number does not matter",
+    (
+        "inference/fit_durations.py",
+        "return best if _score(best, counts) > _score(before, counts) else before",
+    ): "if both are equally likely to the last bit, either is a maximum",
+    (
         "inference/constraints.py",
         "kept = np.where(gone, -1, self.groups)",
     ): "the next line numbers the groups again, and marks all others by -1",
