@@ -9,12 +9,13 @@ import torch
 from torch import nn
 
 import hmmscope as hs
+from comparing import refuses
 from hmmscope.errors import ResourceError
 from hmmscope.interop import pretrained, to_huggingface
 from hmmscope.lab.experiments.running import run_experiment
 from hmmscope.storage import store
 from hmmscope_studies.beyond_multitask.in_context import NAME
-from huggingface_cases import LENGTH, SYMBOLS, made, refuses
+from huggingface_cases import LENGTH, SYMBOLS, made
 from tokenizer_cases import tokenizer
 
 opening = sys.modules["hmmscope.interop.pretrained"]  # whose function has its name
