@@ -1054,8 +1054,29 @@ class _Forgets(torch.nn.Module):
 def test_a_rising_loss_is_named_for_the_models_of_others(ours: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(curves, "is_of_library", lambda _: ours)
     dataset = ProcessDataset(hs.HMM([1.0], [[1.0]], [[0.5, 0.5]]), layout=SequenceLayout(length=24))
-    warned = curves.evaluate(_Forgets(), dataset, num_samples=32, options=curves.EvaluateOptions(ngram_order=0)).warnings
+    warned = curves.evaluate(
+        _Forgets(), dataset, num_samples=32, options=curves.EvaluateOptions(ngram_order=0)
+    ).warnings
     assert any("rises with position" in one for one in warned) != ours
+
+
+def test_every_ngram_bets_against_the_optimum() -> None:
+    dataset = ProcessDataset(make_process("mess3"), layout=SequenceLayout(length=5))
+    target, batch = make_target("observation", dataset.process, dataset.layout), dataset[0:4]
+    even = torch.full((4, 4, 3), 1 / 3).double()
+    names = ["model", "order-1", ngrams.TREE]
+    won = curves._against_the_optimum(dict.fromkeys(["optimum", *names], even), batch, target)
+    assert [any(name in one for one in won) for name in names] == [False, True, True]
+
+
+def test_names_of_modules_need_no_more_than_two_prefixes() -> None:
+    model = torch.nn.Module()
+    model.model = torch.nn.Module()
+    model.model.module = torch.nn.Module()
+    model.model.module.model = torch.nn.ModuleDict({"head": torch.nn.Linear(2, 2)})
+    activations.modules_named(model, ["model.head"])
+    with pytest.raises(InputError, match=r"no module named 'head'"):
+        activations.modules_named(model, ["head"])
 
 
 def test_a_model_is_moved_to_the_device_and_back(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -162,6 +162,10 @@ EQUIVALENT: dict[tuple[str, str], str] = {
         "near = difflib.get_close_matches(str(unknown), list(known), 1)",
     ): "only the first match, the closest, is named",
     (
+        "analysis/devices.py",
+        "held = [one for part in parts_of(module) for one in (*part.parameters(False), *part.buffers(False))]",
+    ): "the parts include all modules inside, so that more is only repeated",
+    (
         "analysis/probes.py",
         'classes = {"component": dataset.process.num_components or 1, "state": dataset.process.num_states}',
     ): "the target component is refused earlier for processes without components",
