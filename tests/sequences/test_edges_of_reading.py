@@ -86,7 +86,9 @@ def test_a_number_has_at_most_nine_digits() -> None:
         with pytest.raises(InputError, match=f"'{word}' is not one of the numbers 0 to {MAX_SYMBOLS - 1}"):
             SequenceData(f"0 {word}\n", unit="numbers")
     assert SequenceData([[MAX_SYMBOLS - 1, 0]], symbols=MAX_SYMBOLS).num_symbols == MAX_SYMBOLS
-    with pytest.raises(InputError, match=f"symbols: must be below {MAX_SYMBOLS}, got {MAX_SYMBOLS}"):
+    with pytest.raises(
+        InputError, match=f"symbols: must be below {MAX_SYMBOLS}, got {MAX_SYMBOLS}; for real numbers use fit"
+    ):
         SequenceData([[MAX_SYMBOLS, 0]])
     assert Alphabet.of(MAX_SYMBOLS).count == MAX_SYMBOLS
     for count in (0, MAX_SYMBOLS + 1):

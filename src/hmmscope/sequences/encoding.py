@@ -177,7 +177,8 @@ def encode_numbers(rows: Sequence[object], alphabet: Alphabet, how: str, where: 
         hint = f"; if it is padding, give lengths; {advice}" if flat[place] < 0 else ""
         hint += f"; {named}" if (named := index_rule(alphabet.names)) else ""
         raise InputError(f"{where(row)}, symbol {column + 1}: {rule}{hint}")
-    require(count <= MAX_SYMBOLS, "symbols", f"must be below {MAX_SYMBOLS}", largest)
+    if count > MAX_SYMBOLS:
+        raise InputError(f"symbols: must be below {MAX_SYMBOLS}, got {largest}; {FOR_NUMBERS}")
     require_dense(alphabet.count, count, len(flat), where(-1))
     beginning = " ".join("?" if value == MISSING else str(value) for value in arrays[0][:20].tolist())
     codes = _small(np.where(gaps, count, flat), count)
