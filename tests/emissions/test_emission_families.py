@@ -344,9 +344,12 @@ def test_what_cannot_be_is_refused_in_a_line() -> None:
     lost[:, 0] = np.nan
     infinite = x.copy()
     infinite[3, 1] = np.inf
+    once = hs.FitOptions(sequence_weights=[1])
     refused: list[tuple[Any, str]] = [
         (lambda: hs.fit(x, 2), r"three ways: pass lengths=\[50\] to read 50 observations of 2 coordinates, axis=0"),
         (lambda: hs.fit(constant[None], 2), r"coordinate 1 is constant \(3\); remove the coordinate"),
+        (lambda: hs.fit(constant[None] * 1e-200, 2), r"coordinate 0: .*\(multiply it by 2e\+199\)"),
+        (lambda: hs.fit(constant[None] * 1e13, 2, options=once), r"is constant \(3e\+13\); remove"),
         (lambda: hs.fit(lost[None], 2), "coordinate 0 is missing in every row"),
         (lambda: hs.fit(infinite[None], 2), "is not finite; mark a missing entry with NaN"),
         (lambda: hs.fit(x[None], 2, emission="poisson"), r"must be counts \(nonnegative integers\)"),

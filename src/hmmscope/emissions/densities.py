@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from hmmscope.axes import Bool, Float64, Tensor, Vectors
 from hmmscope.errors import InputError
 from hmmscope.kernels import coordinates
-from hmmscope.schema import require_known
+from hmmscope.schema import require, require_known
 
 #: Covariance types: one variance, a variance per coordinate, a matrix, or one matrix shared by all Gaussians.
 SHAPES = ("spherical", "diag", "full", "tied")
@@ -34,9 +34,7 @@ def spread_of(shape: str, covariances: Tensor, means_CY: Float64[Tensor, "law co
 
 def check_covariances(name: str, spread: Tensor) -> None:
     if spread.ndim == 2:
-        bad = ~(spread > 0)
-        if bool(bad.any()):
-            law, coordinate = bad.nonzero()[0].tolist()
+        for law, coordinate in (~(spread > 0)).nonzero()[:1].tolist():
             value = float(spread[law, coordinate])
             raise InputError(f"{name}[{law}]: the variance of coordinate {coordinate} must be positive, got {value:g}")
         return
@@ -44,6 +42,12 @@ def check_covariances(name: str, spread: Tensor) -> None:
         even = torch.allclose(matrix, matrix.T, rtol=1e-9, atol=1e-12 * float(matrix.abs().max()))
         if not even or int(torch.linalg.cholesky_ex(matrix)[1]):
             raise InputError(f"{name}[{law}]: must be a symmetric positive definite matrix")
+
+
+def require_range(name: str, width: float) -> None:
+    factor = f"{min(max(1 / (width or 1), 1e-300), 1e300):.0e}"
+    rule = f"range must be in [1e-150, 1e150], so that float64 holds its variance (multiply it by {factor})"
+    require(width == 0 or 1e-150 <= width <= 1e150, name, rule, width)
 
 
 def log_densities(
@@ -68,10 +72,7 @@ def log_densities(
             )
             log_determinant = 2 * factor.diagonal().log().sum() + len(seen) * _LOG_2PI
             logs_N = -0.5 * (scaled_NY.T.square().sum(0) + log_determinant)
-            if whole:
-                found[law] = logs_N
-            else:
-                found[law, rows] = logs_N
+            found[law, slice(None) if whole else rows] = logs_N
     return found.T.contiguous()
 
 
@@ -128,28 +129,25 @@ def explained_best(
         means, covariances: Values from the previous EM iteration.
         floor: Least allowed variances (Y,).
     """
-    missing, total_C = vectors.isnan(), weights.sum(0)
-    gaps, there = bool(missing.any()), total_C > 0
+    missing, total_C, spread = vectors.isnan(), weights.sum(0), spread_of(shape, covariances, means)
+    gaps, there, shift = bool(missing.any()), total_C > 0, far_from_zero(means, spread)
     if shape in ("spherical", "diag"):
-        known_NY = (~missing).double()
-        filled = vectors.nan_to_num(0.0) if gaps else vectors
-        weight_CY = weights.T @ known_NY if gaps else total_C[:, None].expand_as(means)
+        filled = (vectors - shift).nan_to_num(0.0)
+        weight_CY = weights.T @ (~missing).double() if gaps else total_C[:, None].expand_as(means)
         seen_CY = weight_CY > 0
         safe_CY = weight_CY.where(seen_CY, 1.0)
-        found = (weights.T @ filled / safe_CY).where(seen_CY, means)
+        found = (weights.T @ filled / safe_CY + shift).where(seen_CY, means)
         squares = weighted_squares(vectors, weights, found)
-        before = spread_of(shape, covariances, means)
         if shape == "spherical":
             whole_C = weight_CY.sum(1)
-            variances_C = (squares.sum(1) / whole_C.where(there, 1.0)).where(there, before[:, 0])
+            variances_C = (squares.sum(1) / whole_C.where(there, 1.0)).where(there, spread[:, 0])
             return found, variances_C.clamp_min(float(floor.max()))
-        return found, torch.maximum((squares / safe_CY).where(seen_CY, before), floor)
-    spread, found, scatters = spread_of(shape, covariances, means), means.clone(), torch.zeros_like(covariances)
-    matrices = []
+        return found, torch.maximum((squares / safe_CY).where(seen_CY, spread), floor)
+    found, matrices = means.clone(), []
     for law, weight_N in enumerate(weights.T):
         filled, extra_YY = _completed(vectors, missing, weight_N, means[law], spread[law]) if gaps else (vectors, 0.0)
         if there[law]:
-            found[law] = weight_N @ filled / total_C[law]
+            found[law] = weight_N @ (filled - shift) / total_C[law] + shift
         away = filled - found[law]
         matrices.append((away * weight_N[:, None]).T @ away + extra_YY)
     if shape == "tied":
@@ -157,6 +155,12 @@ def explained_best(
         return found, with_least(scatters[None], floor)[0]
     scatters = torch.stack(matrices) / total_C.where(there, 1.0)[:, None, None]
     return found, with_least(scatters.where(there[:, None, None], spread), floor)
+
+
+def far_from_zero(means: Float64[Tensor, "law coordinate"], spread: Tensor) -> Float64[Tensor, " coordinate"]:
+    variances = spread if spread.ndim == 2 else spread.diagonal(dim1=1, dim2=2)
+    ratio_Y, law_Y = (means.abs() / variances.sqrt()).max(0)
+    return means.gather(0, law_Y[None])[0].where(ratio_Y > 1e6, 0.0)  # sums around 0 would lose the deviations
 
 
 def weighted_squares(

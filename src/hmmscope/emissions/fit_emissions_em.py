@@ -1,5 +1,6 @@
 """Expectation maximization for HMMs with vector emissions."""
 
+import math
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -9,6 +10,7 @@ import torch
 from numpy.typing import NDArray
 
 from hmmscope.axes import Float64, Int64, Tensor, Vectors
+from hmmscope.emissions.densities import require_range
 from hmmscope.emissions.em_steps import EmissionSteps, zeros_by_part
 from hmmscope.emissions.emission_hmm import EmissionHMM
 from hmmscope.errors import InputError
@@ -94,7 +96,7 @@ def fit_emissions(
         laws: Options of the family, such as `covariance_type`.
 
     Raises:
-        InputError: There are no observations, an option is out of range, or a coordinate is constant or never observed.
+        InputError: No observations, an option out of range, or a coordinate that is constant, never observed or too wide.
     """
     at_least = {"agreement": agreement, "tolerance": tolerance, "pseudo_count": pseudo_count}
     check_limits(num_restarts, max_iterations, at_least, num_states=num_states, num_tries=num_tries)
@@ -159,11 +161,8 @@ def _check_start(
     laws: Mapping[str, Any],
 ) -> None:
     check_fixed(PARTS, start, fixed)
-    if start is not None and (start.file_format, start.num_states, start.num_symbols) != (
-        family.file_format,
-        num_states,
-        count,
-    ):
+    expected = family.file_format, num_states, count
+    if start is not None and (start.file_format, start.num_states, start.num_symbols) != expected:
         raise InputError(
             f"start: must be a {family.__name__} of {num_states} states in {count} coordinates, got {start!r}"
         )
@@ -177,21 +176,19 @@ def _variances(
 ) -> Float64[Tensor, " coordinate"]:
     require(len(rows) > 0 and len(lengths) > 0, "observations", "must contain at least one observation", len(rows))
     seen = ~rows.isnan()
-    for coordinate, any_seen in enumerate(seen.any(0).tolist()):
-        if not any_seen:
-            raise InputError(f"observations: coordinate {coordinate} is missing in every row; remove the coordinate")
+    lows, highs = rows.where(seen, math.inf).amin(0).tolist(), rows.where(seen, -math.inf).amax(0).tolist()
+    for coordinate, (low, high) in enumerate(zip(lows, highs, strict=True)):
+        name = f"observations: coordinate {coordinate}"
+        if low > high:
+            raise InputError(f"{name} is missing in every row; remove the coordinate")
+        if high - low <= 2.0**-51 * max(-low, high):  # constant up to rounding
+            raise InputError(f"{name} is constant ({low:g}); remove the coordinate")
+        require_range(name, high - low)
     if weights is None:
-        centre = rows.nanmean(0)
-        variances = (rows - centre).square().nanmean(0)
-    else:
-        each = torch.from_numpy(weights).repeat_interleave(lengths)[:, None] * seen
-        centre = (each * rows.nan_to_num()).sum(0) / each.sum(0)
-        variances = (each * (rows - centre).nan_to_num().square()).sum(0) / each.sum(0)
-    for coordinate, variance in enumerate(variances.tolist()):
-        if variance <= 1e-24 * (1 + float(centre[coordinate]) ** 2):
-            value = float(centre[coordinate])
-            raise InputError(f"observations: coordinate {coordinate} is constant ({value:g}); remove the coordinate")
-    return variances
+        return (rows - rows.nanmean(0)).square().nanmean(0)
+    each = torch.from_numpy(weights).repeat_interleave(lengths)[:, None] * seen
+    centre = (each * rows.nan_to_num()).sum(0) / each.sum(0)
+    return (each * (rows - centre).nan_to_num().square()).sum(0) / each.sum(0)
 
 
 def _random(
