@@ -316,7 +316,6 @@ REFUSED: list[tuple[Callable[[], Any], str]] = [
     (lambda: _instrument("probe", "single", "target", "component"), "target: component needs a mixture"),
     (lambda: _instrument("probe", "prompts", "target", "state"), "target: state needs a single HMM"),
     (lambda: _instrument("shuffle", "single", "num_permutations", 2), "layout: the shuffle test needs prompts"),
-    (lambda: _shuffled(mode="x"), "mode: unknown 'x'"),
     (lambda: _instrument("automaton", "prompts", "length", 1), "process: Mixture has no probabilities"),
     (
         lambda: hs.evaluate(_model(), _dataset(), device="cpu", observers={"x": MIXTURE[0]}, target="belief"),

@@ -22,8 +22,6 @@ from hmmscope.analysis import (
     belief_space,
     calibration,
     constrained_updates,
-    curves,
-    devices,
     discovery,
     fit_length,
     initialization,
@@ -50,7 +48,6 @@ from hmmscope.analysis.task_patching import task_patching
 from hmmscope.analysis.untrained_controls import ExplainedFraction, InstrumentOptions, explained_beyond_controls
 from hmmscope.datasets.layouts import PromptLayout, SequenceLayout
 from hmmscope.datasets.process_dataset import ProcessDataset
-from hmmscope.datasets.targets import make_target
 from hmmscope.errors import InputError
 from hmmscope.processes.make import make_process
 
@@ -987,102 +984,3 @@ def test_a_dataset_of_sequences_has_one_belief_for_each_time() -> None:
     assert exact.belief.shape == (40, 3)
     assert torch.allclose(exact.belief.sum(1), torch.ones(40).double())
     assert exact.inside is None
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# Edges of instruments
-
-
-def test_an_outcome_that_cannot_happen_adds_no_excess() -> None:
-    one = torch.tensor([[[0.0, 0.25, 0.75]]], dtype=torch.float64)
-    target = make_target("observation", make_process("mess3"), SequenceLayout(length=5))
-    found = curves._against(one, one, target)
-    assert float(found["excess"].abs().max()) < 1e-15
-
-
-def test_the_share_that_beliefs_move_does_not_depend_on_the_scale() -> None:
-    belief = torch.from_numpy(DRAW.dirichlet(np.ones(3), 40))
-    stream = belief @ torch.from_numpy(DRAW.normal(size=(3, 4))) + 0.1 * torch.from_numpy(DRAW.normal(size=(40, 4)))
-    shares = [belief_space._moved(scale * stream, belief)[0] for scale in (1.0, 1e-4)]
-    assert 0.1 < shares[0] < 1
-    assert shares[1] == pytest.approx(shares[0])
-
-
-def test_attention_that_vanishes_counts_as_a_billionth(monkeypatch: pytest.MonkeyPatch) -> None:
-    process = make_process("mess3")
-    dataset = ProcessDataset(process, layout=SequenceLayout(length=8))
-    stream, written, _, observations = (
-        torch.zeros(16, 8, 4).double(),
-        torch.from_numpy(DRAW.normal(size=(16, 8, 4))),
-        None,
-        dataset[0:16].observations,
-    )
-    pattern = torch.eye(8).double().expand(16, 8, 8).clone()
-    pattern.diagonal(-1, 1, 2).fill_(0.5)  # all attention goes to this token and the one before
-    pattern.diagonal(-2, 1, 2).fill_(0.0)
-    monkeypatch.setattr(constrained_updates, "_seen", lambda *_: (stream, written, pattern, observations))
-    model = _model(dataset)
-    monkeypatch.setattr(constrained_updates, "_TAPS", ())
-    rows = constrained_updates.constrained_updates(model, dataset, num_samples=16, num_distances=3)
-    found = {row["key"]: row["value"] for row in rows if row["quantity"] == "attention"}
-    assert found == {1: 1.0, 2: 1e-9, 3: 1e-9}
-
-
-def test_the_search_for_a_context_tree_begins_at_an_eighth() -> None:
-    def loss(depth: int, pseudo: float, odds: float) -> float:
-        return abs(abs(pseudo) - 2) + abs(abs(odds) - 2) + 0.1 * depth  # four minima
-
-    assert ngrams._tuned_tree(loss, 2) == (0.0, 0, -2.0, -2.0)
-
-
-def test_a_loss_below_the_optimum_names_how_rare_it_is() -> None:
-    message = curves._invalid(np.zeros((4, 8)), np.full((4, 8), 2.0))
-    assert message is not None
-    assert f"at most once in {round(1 / curves.FALSE_ALARM):,} evaluations" in message
-    assert "by 64 nats in total" in message
-
-
-class _Forgets(torch.nn.Module):
-    """Is too sure of later symbols."""
-
-    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-        late = torch.arange(tokens.shape[1], dtype=torch.float64) > 14
-        return late[None, :, None] * 9 * torch.nn.functional.one_hot(tokens, 2).double()
-
-
-@pytest.mark.parametrize("ours", [False, True])
-def test_a_rising_loss_is_named_for_the_models_of_others(ours: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(curves, "is_of_library", lambda _: ours)
-    dataset = ProcessDataset(hs.HMM([1.0], [[1.0]], [[0.5, 0.5]]), layout=SequenceLayout(length=24))
-    warned = curves.evaluate(
-        _Forgets(), dataset, num_samples=32, options=curves.EvaluateOptions(ngram_order=0)
-    ).warnings
-    assert any("rises with position" in one for one in warned) != ours
-
-
-def test_every_ngram_bets_against_the_optimum() -> None:
-    dataset = ProcessDataset(make_process("mess3"), layout=SequenceLayout(length=5))
-    target, batch = make_target("observation", dataset.process, dataset.layout), dataset[0:4]
-    even = torch.full((4, 4, 3), 1 / 3).double()
-    names = ["model", "order-1", ngrams.TREE]
-    won = curves._against_the_optimum(dict.fromkeys(["optimum", *names], even), batch, target)
-    assert [any(name in one for one in won) for name in names] == [False, True, True]
-
-
-def test_names_of_modules_need_no_more_than_two_prefixes() -> None:
-    model = torch.nn.Module()
-    model.model = torch.nn.Module()
-    model.model.module = torch.nn.Module()
-    model.model.module.model = torch.nn.ModuleDict({"head": torch.nn.Linear(2, 2)})
-    activations.modules_named(model, ["model.head"])
-    with pytest.raises(InputError, match=r"no module named 'head'"):
-        activations.modules_named(model, ["head"])
-
-
-def test_a_model_is_moved_to_the_device_and_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    model, places = torch.nn.Linear(2, 2), []
-    monkeypatch.setattr(devices, "_device", lambda _: torch.device("meta"))
-    monkeypatch.setattr(model, "to", lambda place: places.append(str(place)))
-    with devices.on_device(model, "meta"):
-        assert places == ["meta"]
-    assert places == ["meta", "cpu"]

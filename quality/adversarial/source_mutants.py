@@ -145,30 +145,9 @@ EQUIVALENT: dict[tuple[str, str], str] = {
                 "batch_size = max(1, min(BATCH, _LAWS // (asked.num_outputs * len(asked.token_positions)))) "
                 "if given else BATCH",
             ),
-            ("analysis/ngrams.py", "rows = max(1, _COUNTS // (seen.shape[1] * (max_order + 1) * num_symbols))"),
         ),
         "the number of entries computed at once changes time and memory, not results",
     ),
-    (
-        "analysis/logistic.py",
-        "factors = torch.where((failed > 0)[..., None, None], self.factor[:, None], factors)",
-    ): "the first diagonal entry is at least 1e-6, so that no factorisation fails at the first minor",
-    (
-        "analysis/belief_interventions.py",
-        "covariance_DD = (train_ND - mean_D).T @ (train_ND - mean_D) / len(train_ND)",
-    ): "no edit depends on the scale of the covariance: random ones are scaled to the length of the others",
-    (
-        "analysis/activations.py",
-        "near = difflib.get_close_matches(str(unknown), list(known), 1)",
-    ): "only the first match, the closest, is named",
-    (
-        "analysis/devices.py",
-        "held = [one for part in parts_of(module) for one in (*part.parameters(False), *part.buffers(False))]",
-    ): "the parts include all modules inside, so that more is only repeated",
-    (
-        "analysis/probes.py",
-        'classes = {"component": dataset.process.num_components or 1, "state": dataset.process.num_states}',
-    ): "the target component is refused earlier for processes without components",
     (
         "inference/loop_inputs.py",
         "many = process.num_states > FEW_FOR_SUMS and len(work.rows) >= SEQUENCES_FOR_SUMS",

@@ -123,7 +123,7 @@ def test_what_cannot_be_fitted_is_refused_in_one_line() -> None:
     for model in (estimators.GaussianHMM(2, "full", random_state=0), estimators.GaussianHMM(1, "tied")):
         with pytest.raises(InputError, match=r"X: columns \[0, 2\] are collinear .* set min_variance"):
             model.fit(twice)
-    flat = np.column_stack([x, np.full(50, 3.0)])
+    flat = np.column_stack([x, np.full(50, 1e13)])
     for kind, which in (("diag", "column 1 is"), ("spherical", "every column is"), ("full", "column 1 is")):
         rows, model = flat * (kind != "spherical"), estimators.GMMHMM(1, 2, covariance_type=kind)
         with pytest.raises(InputError, match=f"^X: {which} constant in the rows of .* or set min_variance or fewer"):
@@ -160,6 +160,30 @@ def test_what_cannot_be_fitted_is_refused_in_one_line() -> None:
             estimators.CategoricalHMM(2).fit(names)
     with pytest.raises(InputError, match=r"100000000000000000000 is not a symbol; symbols must be in \[0, "):
         hs.SequenceData([0, 10**20])
+
+
+@pytest.mark.parametrize("shape", ["spherical", "diag", "full", "tied"])
+def test_the_size_of_numbers_changes_no_state(shape: str) -> None:
+    """Numbers near 1e13 are multiples of 1/512, so that subtracting 1e13 is exact."""
+    random = np.random.default_rng(0)
+    x = np.repeat(random.permutation([-2.0, 2.0] * 10), 25)[:, None] + random.normal(size=(500, 2))
+    x += [1e13, 0]
+    near, emission = x - [1e13, 0], {"emission": "gaussian", "covariance_type": shape}
+    for fit in (
+        lambda rows: hs.fit(rows, 2, lengths=[500], options=hs.FitOptions(max_iterations=10), **emission),
+        lambda rows: estimators.GaussianHMM(2, shape, min_covar=0, random_state=0, covars_prior=0).fit(rows),
+        lambda rows: estimators.GMMHMM(2, 1, min_covar=0, covariance_type=shape, random_state=0).fit(rows),
+    ):
+        fitted, expected, tiny, huge = (fit(rows) for rows in (x, near, near * 1e-140, near * 1e140))
+        states = np.asarray(expected.predict(near, lengths=[500]))
+        for model, rows in ((fitted, x), (tiny, near * 1e-140), (huge, near * 1e140)):
+            assert np.array_equal(model.predict(rows, lengths=[500]), states)
+        far, true = (getattr(model, "hmm", None) or model.process() for model in (fitted, expected))
+        total = float(hs.log_likelihood(true, near[None])[0])
+        assert float(hs.log_likelihood(far, x[None])[0]) == pytest.approx(total, abs=0.01)  # means are rounded to 1/512
+        for scale, advice in ((1e-200, r"multiply it by \de\+19\d"), (1e160, r"multiply it by \de-16\d")):
+            with pytest.raises(InputError, match=rf"^(X: column|observations: coordinate) 0: range .*\({advice}\)"):
+                fit(near * scale)
 
 
 @pytest.mark.parametrize("kind, name", [("GaussianHMM", "means"), ("PoissonHMM", "lambdas"), ("GMMHMM", "means")])

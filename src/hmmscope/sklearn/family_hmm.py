@@ -78,7 +78,8 @@ class FamilyHMM(RealValuedHMM):
         return found
 
     def _begin_emissions(self, X: NDArray[Any], random: np.random.RandomState) -> dict[str, Any]:
-        self._least = torch.from_numpy(self.min_variance * without_gaps(X, self.n_components).var(0)).clamp_min(1e-12)
+        filled = without_gaps(X, self.n_components)
+        self._least = torch.from_numpy(np.where(np.ptp(filled, 0) > 0, self.min_variance * filled.var(0), 1e-12))
         family, drawn = family_of(self.emission), np.random.default_rng(random.randint(2**31))
         begun = family.initialize(
             torch.from_numpy(X), self.n_components, drawn, min_variance=self._least, **(self.emission_options or {})

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from sklearn.cluster import KMeans
 
 from hmmscope.axes import Float64, Tensor
-from hmmscope.emissions.densities import SHAPES, weighted_squares
+from hmmscope.emissions.densities import SHAPES, far_from_zero, weighted_squares
 from hmmscope.emissions.gaussian import GaussianHMM as GaussianProcess
 from hmmscope.errors import InputError
 from hmmscope.inference.constraints import Constraints
@@ -120,16 +120,17 @@ class GaussianHMM(RealValuedHMM):
             raise InputError(
                 "X: missing entries require covariance_type diag or spherical; hmmscope.fit supports all types"
             )
-        known = (~gaps).astype(np.float64) if gaps.any() else None
-        filled = X if known is None else np.where(gaps, 0.0, X)
-        total = weights.T @ (np.ones(X.shape) if known is None else known)
+        process = self.process()
+        shift = far_from_zero(process.means, process.spread).numpy()
+        filled = np.where(gaps, 0.0, X - shift)
+        total = weights.T @ (~gaps).astype(np.float64, order="C")
         if "m" in self.params:
-            sums = self.means_weight * self.means_prior + weights.T @ filled
+            sums = self.means_weight * (self.means_prior - shift) + weights.T @ filled
             weight = self.means_weight + total
-            self.means_ = np.divide(sums, weight, out=np.array(self.means_, np.float64), where=weight > 0)
+            self.means_ = np.divide(sums, weight, out=self.means_ - shift, where=weight > 0) + shift
         if "c" in self.params:
             away = self.means_ - self.means_prior
-            found = self._matrices(filled, weights, away) if matrices else self._variances(X, weights, total, away)
+            found = self._matrices(X, weights, away) if matrices else self._variances(X, weights, total, away)
             self._covars_ = bounded_below(found, self.min_variance, self.means_, self.covariance_type)
 
     def _variances(self, X: Array, weights: Array, total: Array, away: Array) -> Array:

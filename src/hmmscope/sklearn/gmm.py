@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from sklearn.cluster import KMeans
 
 from hmmscope.axes import Float64, Tensor
-from hmmscope.emissions.densities import SHAPES
+from hmmscope.emissions.densities import SHAPES, far_from_zero
 from hmmscope.emissions.gaussian_mixture import GaussianMixtureHMM as MixtureProcess
 from hmmscope.errors import InputError
 from hmmscope.inference.constraints import Constraints
@@ -125,18 +125,20 @@ class GMMHMM(RealValuedHMM):
             raise InputError(
                 "X: missing entries require covariance_type diag or spherical; hmmscope.fit supports all types"
             )
-        shares = (self.process().shares(torch.from_numpy(X)) * visits[..., None]).numpy()
-        count, before = shares.sum(0), np.array(self.means_, np.float64)
+        process = self.process()
+        shares = (process.shares(torch.from_numpy(X)) * visits[..., None]).numpy()
+        shift = far_from_zero(process.means, process.variances).numpy()
+        count, before = shares.sum(0), self.means_ - shift
         weighed = np.einsum("tik,tf->ikf", shares, (~gaps).astype(np.float64))  # of observed entries
-        filled = np.where(gaps, 0.0, X)
+        filled = np.where(gaps, 0.0, X - shift)
         if "w" in self.params:
             added = np.broadcast_to(np.asarray(self.weights_prior, np.float64) - 1, count.shape)
             added = np.where(np.asarray(self.weights_) == 0, 0.0, added)  # zero weights stay zero
             self.weights_ = (count + added) / (count.sum(1) + added.sum(1))[:, None]
         if "m" in self.params:
             prior = np.broadcast_to(np.asarray(self.means_weight, np.float64), count.shape)[..., None]
-            sums = prior * self.means_prior + np.einsum("tik,tf->ikf", shares, filled)
-            self.means_ = np.divide(sums, prior + weighed, out=before.copy(), where=prior + weighed > 0)
+            sums = prior * (self.means_prior - shift) + np.einsum("tik,tf->ikf", shares, filled)
+            self.means_ = np.divide(sums, prior + weighed, out=before.copy(), where=prior + weighed > 0) + shift
         if "c" in self.params:
             squares = [self._squares(filled, ~gaps, shares[:, i, k], before[i, k]) for i, k in np.ndindex(*count.shape)]
             found = self._covariances(np.stack(squares).reshape(*count.shape, *squares[0].shape), count, weighed)

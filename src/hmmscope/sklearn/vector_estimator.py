@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from sklearn.utils import Tags
 
 from hmmscope.emissions.chain import count_rows, log_likelihood_of, smooth_and_score, viterbi_states
+from hmmscope.emissions.densities import require_range
 from hmmscope.emissions.emission_hmm import EmissionHMM
 from hmmscope.emissions.states import MarkovChainParams, StateCounts
 from hmmscope.errors import InputError
@@ -116,11 +117,7 @@ class RealValuedHMM(HiddenMarkovModel):
         return process.emit(torch.from_numpy(states), torch.from_numpy(more)).numpy()
 
     def _num_free_emissions(self, positive: dict[str, NDArray[np.bool_]]) -> dict[str, int]:
-        own = {
-            name: torch.from_numpy(positive[attribute])
-            for name, attribute in self.arrays.items()
-            if attribute in positive
-        }
+        own = {name: torch.from_numpy(positive[key]) for name, key in self.arrays.items() if key in positive}
         free = self.process().num_free(own)
         return {self.arrays[name]: count for name, count in free.items()}
 
@@ -138,6 +135,8 @@ def without_gaps(X: Array, num_states: int) -> Array:
     gaps = np.isnan(X)
     if gaps.all(0).any():
         raise InputError(f"X: column {int(gaps.all(0).argmax())} is missing in every row; drop it")
+    for column, width in enumerate(np.nanmax(X, 0) - np.nanmin(X, 0)):
+        require_range(f"X: column {column}", float(width))
     return np.where(gaps, np.nanmean(X, 0), X) if gaps.any() else X
 
 
@@ -145,7 +144,10 @@ def bounded_below(covars: Array, least: float, means: Array, shape: str) -> Arra
     """Raise variances, or eigenvalues of covariance matrices, to at least `least`; refuse singular ones if it is 0."""
     matrices = shape in ("full", "tied")
     if least <= 0 and np.isfinite(covars).all():
-        _refuse_collinear(covars) if matrices else _refuse_constant(covars, means, shape)
+        variances = np.diagonal(covars, axis1=-2, axis2=-1) if matrices else covars
+        _refuse_constant(variances, np.abs(means).max(-2) if shape == "tied" else means, shape)
+        if matrices:
+            _refuse_collinear(covars, np.sqrt(variances))
     if least <= 0 or not matrices:
         return np.maximum(covars, least) if least > 0 else covars
     values, vectors = np.linalg.eigh(covars)
@@ -155,25 +157,25 @@ def bounded_below(covars: Array, least: float, means: Array, shape: str) -> Arra
 
 
 def _refuse_constant(variances: Array, means: Array, shape: str) -> None:
-    rounding = 1e-28 * np.square(means)  # variance of rounding errors of means, at most
+    rounding = 2.0**-106 * np.square(means)  # variance of rounding errors of numbers of this size, at most
     bad = variances <= (rounding.mean(-1) if shape == "spherical" else rounding)
-    for state, *place in np.argwhere(bad)[:1].tolist():
+    for place in np.argwhere(bad)[:1].tolist():
         which = "every column" if shape == "spherical" else f"column {place.pop()}"
-        where = f"Gaussian {place[0]} of state {state}" if place else f"state {state}"
+        state = f"state {place[0]}" if place else "every state"
+        where = f"Gaussian {place[1]} of {state}" if len(place) > 1 else state
         raise InputError(
             f"X: {which} is constant in the rows of {where}, so that the variance is 0; drop the column, or set "
             "min_variance or fewer components"
         )
 
 
-def _refuse_collinear(covars: Array) -> None:
-    for place, matrix in enumerate(covars.reshape(-1, *covars.shape[-2:])):
+def _refuse_collinear(covars: Array, deviations: Array) -> None:
+    correlations = covars / deviations[..., :, None] / deviations[..., None, :]
+    for place, matrix in enumerate(correlations.reshape(-1, *covars.shape[-2:])):
         values, vectors = np.linalg.eigh(matrix)
-        if values[0] <= 1e-14 * max(values[-1], 1e-300):
+        if values[0] <= 1e-14 * values[-1]:
             columns = np.flatnonzero(np.abs(vectors[:, 0]) > 0.05).tolist()
-            which = f"column {columns[0]} is constant" if len(columns) == 1 else f"columns {columns} are collinear"
-            also = ", covariance_type='diag'," if len(columns) > 1 else ""
             raise InputError(
-                f"X: {which} in the rows of component {place}, so that its covariance matrix is singular; drop a column, or "
-                f"set min_variance{also} or fewer components"
+                f"X: columns {columns} are collinear in the rows of component {place}, so that its covariance matrix is "
+                "singular; drop a column, or set min_variance, covariance_type='diag', or fewer components"
             )
