@@ -158,6 +158,7 @@ EXPECTED = {
     "check_methods_subset_invariance": ORDER,
     "check_fit1d": "an array of one dimension is one column, as in hmmscope.fit",
     "check_fit2d_predict1d": "likewise",
+    "check_dtype_object": "the error names the entry instead of the argument of float()",
     "check_dont_overwrite_parameters": "n_features is an attribute of hmmlearn's",
 }
 

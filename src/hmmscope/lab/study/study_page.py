@@ -39,8 +39,8 @@ def summary(counting: Sequence[str], data: SequenceData | VectorData) -> str:
         f"distribution: {simple}, {'' if symbols else 'Gaussian '}hidden Markov models of growing size, and networks. All "
         f"are fitted to the training part{', where the n-gram baselines are also tuned' if symbols else ''}. The "
         f"validation part chooses the order of the {'n-gram' if symbols else 'autoregression'} and the training length of "
-        "each network. The networks are compared with the HMM chosen by BIC, unless the HMM with the lowest "
-        "validation loss is better by more than one standard error of the difference. All losses are on the test part"
+        "each network. The networks are compared with the HMM chosen by BIC, or with the HMM with the lowest "
+        "validation loss if it is better by more than one standard error of the difference. All losses are on the test part"
         + (
             ". Contexts in which the network has the lower loss show what the best network knows beyond the best HMM"
             if symbols
