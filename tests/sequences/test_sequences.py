@@ -232,6 +232,10 @@ def test_two_readings_are_both_said(tmp_path: Path, name: str, text: str, both: 
     [
         ("a.txt", "", {}, "a.txt: holds no sequence"),
         ("a.txt", b"\xff\xfe\x00", {}, "is not UTF-16 text; save it as UTF-8"),
+        ("a.txt", "день\n".encode("utf-16-le"), {}, "a.txt: is UTF-16LE text without a byte-order mark"),
+        ("a.csv", "day,s\n1,ä\n".encode("utf-16-be"), {"column": "s"}, "a.csv: is UTF-16BE text without"),
+        ("a.fa", ">день\nACGT\n".encode("utf-32-le"), {}, "a.fa: is UTF-32LE text without"),
+        ("a.jsonl", '["a"]\n'.encode("utf-32-be"), {}, "a.jsonl: is UTF-32BE text without"),
         ("a.txt", "ab\nac\n", {"symbols": ["a", "b"]}, "a.txt: line 2, symbol 2: 'c' is not one of a, b"),
         ("a.txt", "0 1\n\n0 5\n", {"symbols": 2}, "a.txt: line 3, symbol 2: '5' is not one of the numbers 0 to 1"),
         ("a.txt", "0 99999999999\n", {}, "symbol 2: '99999999999' is not one of the numbers"),

@@ -56,17 +56,15 @@ def read_text(path: Path, limit: int = MAX_TEXT) -> str:
                 raise InputError(f"{path}: has more than {limit} bytes when unpacked; split it")
             require_memory(f"{path}", 40 * len(data))
     encoding = next((name for mark, name in _MARKS.items() if data.startswith(mark)), "utf-8-sig")
+    begin = data[:10_000]
+    if 0 in begin and encoding == "utf-8-sig":
+        wide = "UTF-32" if begin.count(0) > len(begin) / 2 else "UTF-16"
+        wide += "BE" if begin[::2].count(0) > begin[1::2].count(0) else "LE"
+        raise InputError(f"{path}: is {wide} text without a byte-order mark, or binary; save it as UTF-8")
     try:
-        text = data.decode(encoding)
+        return data.decode(encoding)
     except UnicodeDecodeError:
         raise InputError(f"{path}: is not {encoding.removesuffix('-sig').upper()} text; save it as UTF-8") from None
-    if "\0" in text[:10_000] and encoding == "utf-8-sig":
-        even = data[:2000:2].count(0) > data[1:2000:2].count(0)
-        raise InputError(
-            f"{path}: is UTF-16 text without a byte-order mark ({'UTF-16BE' if even else 'UTF-16LE'}), or "
-            "binary; save it as UTF-8"
-        )
-    return text
 
 
 class TableCells(NamedTuple):
