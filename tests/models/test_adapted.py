@@ -47,7 +47,7 @@ class Net(nn.Module):
         self.head = nn.Linear(8, 3)
 
     def forward(self, tokens: torch.Tensor) -> Any:
-        x = self.embedding(tokens)
+        x = self.embedding(tokens.view(-1)).view(*tokens.shape, 8)
         for layer in self.layers:
             x = layer(x)
         return self.head(x)
@@ -503,6 +503,17 @@ def test_modules_that_cannot_be_trained_are_one_line(tmp_path: Path) -> None:
     sparse.embedding = nn.Embedding(3, 8, sparse=True)
     twisted = Net()
     twisted.layers[0].phase = nn.Parameter(torch.zeros(8, dtype=torch.complex64))
+    embedding = Net()
+    embedding.embedding = torch.ao.nn.quantized.Embedding(3, 8)
+    for quantized, name in (
+        (torch.ao.quantization.quantize_dynamic(Net()), r"layers\.0\.linear"),
+        (embedding, "embedding"),
+    ):
+        assert hs.evaluate(quantized, DATASET, num_samples=8, baselines=False).loss > 0
+        with pytest.raises(
+            InputError, match=rf"^model: {name} is quantized and cannot be trained; train it before quanti"
+        ):
+            train(quantized, tmp_path / "run")
     spread = Net()
     spread.register_buffer("graph", torch.eye(3).to_sparse())
     assert hs.probe(spread, DATASET, num_samples=16)[0]["share"] is not None

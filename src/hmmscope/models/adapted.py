@@ -181,6 +181,7 @@ def _chosen(output: Any, which: Any) -> Any:
 
 def call_on_tokens(model: Any, tokens: Tensor, name: str | None = None, given: Mapping[str, Any] | None = None) -> Any:
     first, options = _arguments(model, name, given or {})
+    tokens = tokens if tokens.is_floating_point() else tokens.contiguous()  # for models that call tokens.view
     if options:
         kind = dtype_of(model) if isinstance(model, nn.Module) else torch.get_default_dtype()
         options = {key: FOLLOWING[key](tokens, kind) if value is _FOLLOWS else value for key, value in options.items()}
