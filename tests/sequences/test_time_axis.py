@@ -134,10 +134,31 @@ def test_jitter_and_drift_stay_on_the_grid() -> None:
     assert (found.index or [])[0][[0, -1]].tolist() == micros[[0, -1]].tolist()  # the stamps of the rows themselves
 
 
-def test_calendar_months_and_numbers_are_steps() -> None:
-    months = np.array(["2024-01-31", "2024-02-29", "2024-05-31"], "datetime64[D]")
-    found = hs.read_vectors({"t": months, "x": [1.5, 2, 3]}, time="t", every="1mo")
-    assert found.lengths.tolist() == [5]
+@pytest.mark.parametrize(
+    ("every", "stamps", "filled", "ahead"),
+    [
+        ("1mo", "2024-01-31 2024-03-31 2024-04-30", "2024-02-29", "2024-05-31 2024-06-30"),
+        ("3mo", "2023-06-30 2023-09-30 2024-03-31", "2023-12-31", "2024-06-30 2024-09-30"),
+        ("1mo", "2025-01-30 2025-03-30", "2025-02-28", "2025-04-30 2025-05-30"),
+        ("1mo", "2025-02-28 2025-03-30 2025-05-30", "2025-04-30", "2025-06-30 2025-07-30"),
+        ("1mo", "2025-04-30T06 2025-06-30T06", "2025-05-31T06", "2025-07-31T06 2025-08-31T06"),
+        ("1mo", "2025-02-28 2025-04-28", "2025-03-28", "2025-05-28 2025-06-28"),
+        ("1mo", "2024-11-01 2025-01-01", "2024-12-01", "2025-02-01 2025-03-01"),
+        ("1mo", "2025-01-05 2025-03-17", "2025-02-05", None),
+        ("1y", "2023-02-28 2024-02-29 2026-02-28", "2025-02-28", "2027-02-28 2028-02-29"),
+    ],
+)
+def test_ends_of_months_stay_ends_of_months(every: str, stamps: str, filled: str, ahead: str | None) -> None:
+    """A missing February between ends of months was the second of March."""
+    t = np.array(stamps.split(), "datetime64[us]")
+    table = {"t": t, "x": np.arange(len(t)) % 2 + 0.5}
+    index = (hs.read_vectors(table, time="t", every=every).index or [])[0]
+    assert np.setdiff1d(index, t).tolist() == [np.datetime64(filled, "us").item()]
+    found = hs.fit(table, 1, column="x", time="t", every=every).forecast(steps=2).columns()["time"]
+    assert ahead is None or (found == np.array(ahead.split(), "datetime64[us]")).all()
+
+
+def test_numbers_are_steps() -> None:
     found = hs.read_vectors({"t": [0.1, 0.2, 0.5], "x": [1.5, 2, 3]}, time="t", every=0.1)
     np.testing.assert_allclose((found.index or [])[0], [0.1, 0.2, 0.3, 0.4, 0.5])
 

@@ -25,6 +25,7 @@ from hmmscope.runs.forecasts import Forecasts, forecast_with
 from hmmscope.runs.given_rows import GivenRows, given_rows, read_inputs, with_known_states
 from hmmscope.runs.row_values import RowValues, duration_text, multiple_of, stamps_of, time_step
 from hmmscope.schema import require, require_count, require_known
+from hmmscope.sequences.time_stamps import on_months
 
 #: Largest number of symbols for which the table of states has a column for each symbol.
 FEW_SYMBOLS = 12
@@ -325,10 +326,10 @@ def _ahead(index: Any, steps: int) -> Any:
     step, stamps = time_step(index), stamps_of(index)
     if step is None or stamps is None:
         return None
-    months = stamps.astype("datetime64[M]")
-    inside, gaps = stamps - months, np.unique(np.diff(months.astype(np.int64)))
-    if (inside == inside[0]).all() and len(gaps) == 1 and gaps[0] > 0 and getattr(index, "tz", None) is None:
-        return (months[-1] + gaps * np.arange(1, steps + 1)).astype(stamps.dtype) + inside[0]  # months or years
+    months = stamps.astype("datetime64[M]").astype(np.int64)
+    each, regular = months[1] - months[0], getattr(index, "tz", None) is None and on_months(stamps, months) == stamps
+    if each > 0 and (np.diff(months) == each).all() and np.all(regular):
+        return on_months(stamps, months[-1] + each * np.arange(1, steps + 1))
     return np.asarray(index)[-1] + step * np.arange(1, steps + 1)
 
 

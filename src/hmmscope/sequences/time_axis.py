@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from hmmscope.errors import InputError
 from hmmscope.reprs import Shown
 from hmmscope.schema import require, shown
-from hmmscope.sequences.time_stamps import Duration, duration_text, parse_duration, parse_times
+from hmmscope.sequences.time_stamps import Duration, duration_text, on_months, parse_duration, parse_times
 
 #: Most steps of a grid: the larger of a fixed number and a multiple of the number of rows.
 _MANY, _EACH = 2**20, 1000
@@ -179,15 +179,9 @@ class _Grid:
             cells = np.arange(len(times)) - np.concatenate([[0], repeated]).astype(np.int64)
             return cells, 0.0, lambda at: np.resize(times, len(at)).copy()
         if self.every.months:
-            months = (self._months(times) - self._months(times[:1])) // self.every.months
-
-            def by_month(at: NDArray[Any]) -> NDArray[Any]:
-                start = np.int64(first).astype("datetime64[us]")
-                stamps = start.astype("datetime64[M]") + at * self.every.months  # type: ignore[union-attr]
-                inside = start - start.astype("datetime64[M]").astype("datetime64[us]")
-                return (stamps.astype("datetime64[us]") + inside).astype(np.int64)
-
-            return months, 0.0, by_month
+            months, stamps, each = self._months(times), times.astype("datetime64[us]"), self.every.months
+            cells = (months - months[0]) // each
+            return cells, 0.0, lambda at: on_months(stamps, months[0] + at * each).astype(np.int64)
         step = self.every.size
         past = (times - first).astype(np.float64)
         rest = past - np.round(past / step) * step

@@ -86,6 +86,21 @@ def duration_text(size: float) -> str:
     return f"{size / unit:.0f}{_UNITS[unit][0]}" if exact else f"{size / unit:.3g}{_UNITS[unit][0]}"
 
 
+def on_months(stamps: NDArray[Any], months: NDArray[Any]) -> NDArray[Any]:
+    """Return stamps like the first of `stamps` in `months`; ends of months stay ends."""
+    own, last = stamps.astype("datetime64[D]"), _last_days(stamps.astype("datetime64[M]"))
+    day = (own - own.astype("datetime64[M]")).astype(np.int64)  # from 0
+    kept = 30 if (day == last).all() and day.max() > 27 else int(day.max())
+    kept = kept if (day == np.minimum(kept, last)).all() else int(day[0])
+    days = months.astype("datetime64[M]").astype("datetime64[D]") + np.minimum(kept, _last_days(months))
+    return days.astype(stamps.dtype) + (stamps[0] - own[0])
+
+
+def _last_days(months: NDArray[Any]) -> NDArray[np.int64]:
+    first = months.astype("datetime64[M]")
+    return ((first + 1).astype("datetime64[D]") - first.astype("datetime64[D]")).astype(np.int64) - 1
+
+
 def parse_times(cells: Any, where: Callable[[int], str], as_time: bool) -> NDArray[Any]:
     if isinstance(cells, np.ndarray) and cells.dtype.kind == "M":
         found = cells.astype("datetime64[us]")
