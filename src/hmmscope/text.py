@@ -23,7 +23,8 @@ def visible(text: str, *, keep: str = "\n\t") -> str:
     """
     if text.isascii() and text.isprintable():
         return text
-    return "".join(c if c in keep or not _acts(c) else c.encode("unicode_escape").decode() for c in text)
+    acting = {c for c in text if unicodedata.category(c) in _ACTS} - {*keep, *_JOINERS}
+    return "".join(c.encode("unicode_escape").decode() if c in acting else c for c in text)
 
 
 def in_a_line(text: str) -> str:
@@ -117,10 +118,6 @@ def repair_streams() -> None:
             setattr(sys, name, io.TextIOWrapper(io.FileIO(number, "w", closefd=False), "utf-8", line_buffering=True))
         elif hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")
-
-
-def _acts(char: str) -> bool:
-    return char not in _JOINERS and unicodedata.category(char) in _ACTS
 
 
 def numbers_in(text: str) -> list[str]:

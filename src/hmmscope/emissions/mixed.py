@@ -69,9 +69,6 @@ class MixedHMM(MultichannelHMM):
     def options(self) -> dict[str, Any]:
         return super().options | self.gaussian.options
 
-    def _shape_texts(self) -> dict[str, Any]:
-        return {"covariance_type": self.covariance_type}
-
     def file_tensors(self) -> dict[str, Tensor]:
         return self.gaussian.file_tensors() | {"emissions": self.emissions, "sizes": self.sizes}
 

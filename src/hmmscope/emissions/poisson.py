@@ -152,14 +152,9 @@ def _log_probs(counts: Tensor, rates: Tensor) -> Tensor:
     away = (rates - seen) / seen
     series = away.square() * (0.5 - away * (1 / 3 - away * (0.25 - away / 5)))
     deviance = seen * torch.where(away.abs() < 1e-4, series, away - torch.log1p(away))
-    error = torch.where(
-        seen < 16, torch.lgamma(seen + 1) - _stirling(seen), (1 - 1 / (30 * seen.square())) / (12 * seen)
-    )
+    stirling = (seen + 0.5) * seen.log() - seen + math.log(2 * math.pi) / 2
+    error = torch.where(seen < 16, torch.lgamma(seen + 1) - stirling, (1 - 1 / (30 * seen.square())) / (12 * seen))
     return torch.where(counts < 1, -rates, -deviance - error - (2 * math.pi * seen).log() / 2)
-
-
-def _stirling(counts: Tensor) -> Tensor:
-    return (counts + 0.5) * counts.log() - counts + math.log(2 * math.pi) / 2
 
 
 def _log_factorials(counts: Vectors) -> Float64[Tensor, "row 1"]:

@@ -88,10 +88,3 @@ def add_outer(dy: X3, x: X2, steps: int, samples: int, width: int, total: X2, ze
         across = min(STRIPE, width - i)
         a, b = whole * at, len(dy) * size * i + whole * size * across
         product(rows, across, min(last, 1), last, dy, a, size, 1, 0, x, b, across, 0, total, i, width, True, zeros, 0)
-
-
-@compile_unit()
-def add_gradient(dy: X3, x: X3, steps: int, samples: int, turn: X2, total: X2, bias: X1, zeros: X1) -> None:
-    add_rows(dy, steps, samples, bias)
-    turned(x, steps, samples, turn)
-    add_outer(dy, turn, steps, samples, x.shape[1], total, zeros)

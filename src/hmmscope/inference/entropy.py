@@ -80,12 +80,8 @@ def _blocks(hmm: Process, stationary_S: Tensor, length: int) -> BlockEntropies:
             steps_VSS = hmm.params.steps()
             first_NS = torch.einsum("ni,vij->nvj", first_NS, steps_VSS).flatten(0, 1)
             known_KNS = torch.einsum("kni,vij->knvj", known_KNS, steps_VSS).flatten(1, 2)
-    block_T, informed_T = (_increments(torch.tensor(values, dtype=torch.float64)) for values in (block, informed))
+    block_T, informed_T = (torch.tensor([0.0, *values], dtype=torch.float64).diff() for values in (block, informed))
     return BlockEntropies(block_T.cumsum(0), block_T, None if hmm.params.signed else informed_T)
-
-
-def _increments(values: Tensor) -> Tensor:
-    return torch.diff(values, prepend=values.new_zeros(1))
 
 
 def _entropy(probs: Tensor) -> float:

@@ -252,7 +252,7 @@ def _allowed_row(row: Any, count: int, num_states: int, number: int, names: Sequ
                     known = f" ({', '.join(names[:20])})" if names else ""
                     rule = f"must be a state in [0, {num_states}){known}, a set of states, or -1 where unknown"
                     raise InputError(f"known_states[{number}, {t}]: {rule}, got {shown(state)}")
-            found[t, [*map(int, states)] if states else slice(None)] = not _is_empty(entry)
+            found[t, [*map(int, states)] if states else slice(None)] = not _is_set(entry) or len(entry) > 0
     if not found.any(1).all():
         raise InputError(f"known_states[{number}, {int(found.any(1).argmin())}]: must allow at least one state")
     return found
@@ -260,10 +260,6 @@ def _allowed_row(row: Any, count: int, num_states: int, number: int, names: Sequ
 
 def _is_set(entry: object) -> bool:
     return isinstance(entry, Iterable) and not isinstance(entry, str)
-
-
-def _is_empty(entry: Any) -> bool:
-    return _is_set(entry) and len(entry) == 0
 
 
 def _is_unknown(entry: Any) -> bool:

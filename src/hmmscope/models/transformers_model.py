@@ -100,7 +100,8 @@ class TransformersModel(EncodedModel):
     def _heard(self) -> Iterator[None]:
         within: dict[nn.Module, ModuleHooks] = {}
         with ExitStack() as stack:
-            for block, layer in zip(self.blocks, self._tapped_layers(), strict=False):
+            layers = (module for module in self.layers.modules() if isinstance(module, HookedLayer))
+            for block, layer in zip(self.blocks, layers, strict=False):
                 tap: Any = block["attention"]  # type: ignore[index]
                 if tap.is_hooked:
                     attention = layer.get_submodule(f"layer.{self.attention}")
@@ -110,9 +111,6 @@ class TransformersModel(EncodedModel):
             if within:
                 stack.enter_context(FunctionInterceptor(within))
             yield
-
-    def _tapped_layers(self) -> list["HookedLayer"]:
-        return [module for module in self.layers.modules() if isinstance(module, HookedLayer)]
 
 
 class HookedLayer(nn.Module):

@@ -64,7 +64,8 @@ class GeneralisedHMM(Process):
         require_shape("labelled", matrices, (None, len(first), len(first)))
         if not (np.isfinite(first).all() and np.isfinite(matrices).all() and matrices.size):
             raise InputError("initial and labelled: must be finite numbers for at least one symbol and one state")
-        for name, total in (("initial", first.sum()), *_row_sums(matrices)):
+        totals = {"initial": first.sum()} | {f"labelled[:, {i}]": row for i, row in enumerate(matrices.sum((0, 2)))}
+        for name, total in totals.items():
             require(abs(total - 1) < 1e-9, name, "must sum to 1 within 1e-09", float(total))
         self.initial, self.labelled = torch.from_numpy(first), torch.from_numpy(matrices)
         self.num_symbols, self.num_states = matrices.shape[:2]
@@ -120,10 +121,6 @@ class GeneralisedHMM(Process):
 def without_rounding(law: Float64[Tensor, "*batch symbol"]) -> Float64[Tensor, "*batch symbol"]:
     """Set probabilities up to 1e-12 (`ROUNDING`) to zero, as sampling does."""
     return law.masked_fill(law <= ROUNDING, 0.0)
-
-
-def _row_sums(matrices: NDArray[np.float64]) -> list[tuple[str, float]]:
-    return [(f"labelled[:, {i}]", float(total)) for i, total in enumerate(matrices.sum((0, 2)))]
 
 
 #: Corners (1, x, z) of a triangle around the unit circle, which contains the Bloch vectors.

@@ -106,7 +106,8 @@ def estimate(config: RunConfig, *, measure: bool = False, compare: bool = True, 
     counted = ResourceEstimate(*found, choice.engine, choice.reason, 0, 0, None)
     if flops is not None:
         gpu = spec.num_steps * GPU_STEP + flops / GPU_RATE
-        counted = replace(counted, seconds=_counted_seconds(spec, flops), gpu_seconds=gpu)
+        cpu = (spec.num_steps * CPU_STEP + flops / CPU_RATE) / max(1, spec.num_threads)
+        counted = replace(counted, seconds=cpu, gpu_seconds=gpu)
     if not measure:
         return counted
     assert model is not None
@@ -149,10 +150,6 @@ def _of_few(config: RunConfig) -> Any:
     process = config.process
     counts = {one.name for one in fields(process)} & {*_COUNTS} if config.target == "observation" else set()
     return replace(process, **{name: 2 for name in counts if (getattr(process, name) or 0) > 2}) if counts else process
-
-
-def _counted_seconds(spec: TrainingSpec, flops: float) -> float:
-    return (spec.num_steps * CPU_STEP + flops / CPU_RATE) / max(1, spec.num_threads)
 
 
 def require_room(configs: Iterable[RunConfig], out: Path, *, here: bool) -> None:

@@ -12,10 +12,6 @@ _LIMITS = {
 }
 
 
-def _limits_rnn() -> dict[str, Any]:
-    return {**_LIMITS, "model": {"name": "rnn", "width": 64}, "training": limits_recipe()}
-
-
 def _limits_transformer(num_layers: int) -> dict[str, Any]:
     model = {
         "name": "decoder",
@@ -65,5 +61,5 @@ def preset(name: str) -> dict[str, Any]:
     if name == "multitask":
         return _multitask()
     if name == "limits-rnn":
-        return _limits_rnn()
+        return {**_LIMITS, "model": {"name": "rnn", "width": 64}, "training": limits_recipe()}
     return _limits_transformer(int(name.rpartition("-")[2]))

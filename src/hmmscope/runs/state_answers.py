@@ -220,7 +220,8 @@ def state_table(hmm: Process, x: Any = None, **reading: Any) -> StateTable:
     if given is not None:
         shares = np.asarray(predict_proba(hmm, given)).mean(0)
         path = predict(hmm, given).per_sequence()
-        visits = sum(np.bincount(one[_begins(one)], minlength=len(rows)) for one in path if len(one))
+        begun = (one[np.append(True, one[1:] != one[:-1]) & (one >= 0)] for one in path if len(one))
+        visits = sum(np.bincount(states, minlength=len(rows)) for states in begun)
         for row, share, count in zip(rows, shares.tolist(), np.asarray(visits).tolist(), strict=True):
             row |= {"share": share, "visits": count}
     else:
@@ -307,10 +308,6 @@ def _symbol_columns(law: Tensor, symbols: Sequence[str], channel: str) -> list[d
         {channel or "emits": ", ".join(f"{symbols[v]} {float(law[state, v]):.3f}" for v in own)}
         for state, own in enumerate(places)
     ]
-
-
-def _begins(path: Any) -> Any:
-    return np.concatenate([[True], path[1:] != path[:-1]]) & (path >= 0)
 
 
 def _by_row(given: GivenRows, answer: Callable[[Tensor, dict[str, Any]], Tensor]) -> Any:
