@@ -9,6 +9,8 @@ import pytest
 from hmmscope.datasets.targets import make_target
 from hmmscope.errors import InputError, ResourceError
 from hmmscope.lab import cli
+from hmmscope.lab.experiments import forecast as forecasts
+from hmmscope.lab.experiments.planning import plan_of
 from hmmscope.models.base import parameter_count
 from hmmscope.processes.random_hmm import RandomMixtureSpec
 from hmmscope.runs.config import config_from_data
@@ -47,21 +49,9 @@ def _refuse(*_: Any, **__: Any) -> None:
     raise AssertionError("a training step was taken")
 
 
-@pytest.mark.long
-@pytest.mark.parametrize(
-    "line",
-    [
-        ("run", "multitask-fig1", "--scale", "paper"),
-        ("run", "limits-fig2", "--scale", "paper"),
-        ("run", "limits-fig3", "--scale", "medium"),
-        ("train", "multitask"),
-    ],
-    ids=" ".join,
-)
-def test_a_dry_run_takes_no_step_and_builds_no_model(
-    line: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture, tmp_path: Path
-) -> None:
-    """Neither to time a step, nor to choose an engine, nor of a pool of 8192 HMMs that takes half a minute to draw."""
+@pytest.fixture
+def counting_only(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """No step, neither to time it nor to choose an engine; no model; no pool of 8192 HMMs, which takes half a minute."""
     monkeypatch.delenv("HMMSCOPE_ENGINE", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     for name in ("runs.dry_run.train_step", "runs.dry_run.build_model", "runs.timings._measured"):
@@ -71,6 +61,34 @@ def test_a_dry_run_takes_no_step_and_builds_no_model(
     monkeypatch.setattr(
         RandomMixtureSpec, "build", lambda self: built(self) if self.num_components < 100 else _refuse()
     )
+
+
+@pytest.mark.usefixtures("counting_only")
+@pytest.mark.parametrize("name", ["multitask-fig1", "limits-fig2"])
+def test_an_estimate_at_the_papers_scale_counts_operations_once_per_run(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counted = []
+    monkeypatch.setattr(
+        forecasts, "estimate", lambda config, **given: counted.append(config) or estimate(config, **given)
+    )
+    lines = [*forecasts.forecast(name, "paper", {}, (0, 1))]
+    assert counted == [*plan_of(name, "paper", {}, (0, 1)).of_seed(0).values()]
+    assert any(line.startswith("GPU time     about") for line in lines)
+
+
+@pytest.mark.usefixtures("counting_only")
+@pytest.mark.parametrize(
+    "line",
+    [
+        pytest.param(("run", "multitask-fig1", "--scale", "paper"), marks=pytest.mark.long),
+        pytest.param(("run", "limits-fig2", "--scale", "paper"), marks=pytest.mark.long),
+        pytest.param(("run", "limits-fig3", "--scale", "medium"), marks=pytest.mark.long),
+        ("train", "multitask"),
+    ],
+    ids=" ".join,
+)
+def test_a_dry_run_takes_no_step_and_builds_no_model(line: tuple[str, ...], capsys: pytest.CaptureFixture) -> None:
     assert cli.main([*line, "--dry-run"]) == 0
     said = capsys.readouterr().out
     assert ("GPU time     about" in said) == (line[-1] != "medium")
