@@ -9,11 +9,12 @@ import pytest
 
 from hmmscope import registry
 from hmmscope.lab.evidence.effects import EstimateWithError
+from hmmscope.lab.evidence.figure import Lines
 from hmmscope.lab.evidence.ledger import read_tables
 from hmmscope.lab.evidence.rows import Rows, as_tables
 from hmmscope.lab.experiments.experiment import experiment_named
 from hmmscope_papers.limits.lengths import growing, growth, length_of, slack
-from hmmscope_papers.limits.tables import WHILE_TRAINING
+from hmmscope_papers.limits.tables import REMEMBERING, WHILE_TRAINING, task_title
 from hmmscope_papers.limits.trainings import TASKS
 from limits_cases import SEEDS, at_rest, closed, first_seed, judged, swapped, verdict
 
@@ -59,6 +60,19 @@ def test_the_lead_picture_marks_what_has_not_converged() -> None:
 
     assert marked(1.0) == {(1, 2, 3, 4)}
     assert marked(0.1) == set()
+
+
+def test_the_lead_picture_has_the_curve_of_the_paper_and_no_line_under_its_frame() -> None:
+    tables = as_tables(fits(lambda task, n, seed: 2.0 * n + 2 if n else 16.0) | {"windows": []})
+    panels = [panel for panel in experiment_named("limits-fig3").figures(tables)[0].panels if isinstance(panel, Lines)]
+    assert [panel.title for panel in panels] == [task_title(task) for task in TASKS]
+    for task, panel in zip(TASKS, panels, strict=True):
+        found = {one.name: one for one in panel.series}
+        paper = found.get("2^layers, claimed by the paper")
+        assert (paper and (paper.x, paper.y)) == (((1, 2, 3, 4), (2, 4, 8, 16)) if task in REMEMBERING else None)
+        assert max(found["RNN, error rate 0.1"].y) == 16  # the whole sequence
+        assert panel.y_max is not None
+        assert panel.y_max >= 1.05 * 16
 
 
 def test_the_length_lies_between_positions() -> None:
