@@ -12,17 +12,19 @@ from typing import Any
 import numpy as np
 import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.colors import to_hex
+from matplotlib.colors import to_hex, to_rgb
 
 from cli_cases import assert_one_line, call  # noqa: F401 - fixture
 from hmmscope.errors import ResourceError
 from hmmscope.lab.evidence import scatter_data
 from hmmscope.lab.evidence.figure import Figure
 from hmmscope.lab.evidence.scatter_data import BeliefPlane
+from hmmscope.lab.evidence.verdicts import VERDICTS
 from hmmscope.lab.report import interactive, latex, plots, series_style
 from hmmscope.storage import store
 from report_cases import a_figure, bars, demo_figures, demo_folder, heat, line, lines
 
+PAGES = Path(plots.__file__).parent
 #: How colours appear to readers without one kind of cone: Machado, Oliveira and Fernandes (2009), severity 1.
 BLINDNESS = {
     "protan": [[0.152, 1.053, -0.205], [0.115, 0.786, 0.099], [-0.004, -0.048, 1.052]],
@@ -49,6 +51,33 @@ def test_colours_differ_for_colour_blind_readers(kind: str) -> None:
     for colours in (corners, models):
         seen = [lab(colour, BLINDNESS[kind]) for colour in colours]
         assert min(np.linalg.norm(a - b) for a, b in itertools.combinations(seen, 2)) > 15  # about 2 can be noticed
+
+
+def test_lines_of_retrieval_and_untrained_models_differ_on_a_dark_page() -> None:
+    """All are solid lines; the page mixes their colours with white."""
+    share = float(re.findall(r"const LIGHTER = ([0-9.]+);", (PAGES / "chart.js").read_text())[0])
+    keys: list[Any] = [("model", "model"), ("baseline", "n-gram"), ("control", "untrained"), ("other", "retrieval")]
+    dark = [
+        lab(to_hex(np.array(to_rgb(one.color)) * (1 - share) + share), np.eye(3))
+        for one in series_style.styles_of(keys).values()
+    ]
+    assert min(np.linalg.norm(a - b) for a, b in itertools.combinations(dark, 2)) > 20
+
+
+@pytest.mark.parametrize("theme", ["", ':root[data-theme="dark"] '])
+def test_every_answer_has_a_pill_in_both_themes(theme: str) -> None:
+    one = re.escape(theme) + r"\.([\w-]+)"
+    rules = re.findall(
+        rf"^({one}(?:, {one})*) {{ background: #\w+; color: #\w+; }}$", (PAGES / "page.css").read_text(), re.M
+    )
+    coloured = set(re.findall(r"\.([\w-]+)", " ".join(rule[0] for rule in rules)))
+    assert {verdict.replace(" ", "-") for verdict in VERDICTS} <= coloured
+
+
+def test_the_live_page_begins_with_play_and_explains_a_readout_near_the_average() -> None:
+    template = (PAGES / "live" / "live.html.j2").read_text()
+    assert 0 < template.index(">Play</button>") < template.index("<figure")  # the first page shows the beginning
+    assert "R² ${r2.toFixed(2)}, so this stays near the average" in (PAGES / "live" / "explore.js").read_text()
 
 
 def test_red_and_green_would_not_pass() -> None:
