@@ -13,8 +13,10 @@ from types import ModuleType
 
 import kept_results
 import pytest
+from sklearn.linear_model import LinearRegression
 
 import documents
+import hmmscope as hs
 import script_modules
 from hmmscope import __version__, registry
 
@@ -79,6 +81,24 @@ def test_the_installed_command() -> None:
     command = [Path(sys.executable).with_name("hmmscope"), "--version"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=True)
     assert done.stdout == f"hmmscope {__version__}\n"
+
+
+def test_the_picture_and_the_first_example_have_beliefs_that_predictions_do_not_determine() -> None:
+    """R² of an affine map from the exact prediction of the next symbol to the exact belief."""
+
+    def explained(process: hs.Process) -> float:
+        found = hs.filter_beliefs(process, hs.ProcessDataset(process, 12)[0:100].observations)
+        belief, law = found.beliefs.flatten(0, 1).numpy(), found.next_observation.flatten(0, 1).numpy()
+        fitted = LinearRegression().fit(law, belief)
+        return float(fitted.score(law, belief))
+
+    example = re.findall(r'hs\.(?:train|look)\((?:run\.model, )?"([\w-]+)"', (ROOT / "README.md").read_text("utf-8"))
+    picture = re.findall(r'load_process\("([\w-]+)"\)', (ROOT / "scripts" / "draw_first_picture.py").read_text("utf-8"))
+    for name in {*example, *picture}:
+        assert explained(hs.load_process(name)) < 0.8
+    assert len(example) >= 2
+    assert len(picture) == 1
+    assert explained(hs.make_process("mess3")) > 0.999
 
 
 def test_readme_has_examples() -> None:
