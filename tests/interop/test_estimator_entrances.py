@@ -105,8 +105,9 @@ def test_a_list_of_unequal_sequences_or_of_tables_has_their_lengths(kind: str) -
         for made in makers:
             assert model.score([made(rows[:end]), made(rows[end:])]) == model.score(rows, [end, 6 - end])
     assert model.score([[one] for one in rows]) == model.score(rows[:, None])
-    drawn = hs.load_process("umbrella").sample(3, 2).observations
-    assert model.score(drawn) == model.score(np.asarray(drawn), [3, 3])
+    drawn, own = hs.load_process("umbrella").sample(3, 2), model.sample(4)
+    assert model.score(drawn) == model.score(np.asarray(drawn.observations), [3, 3])
+    assert model.score(own) == model.score(own[0])
 
 
 def test_estimators_keep_the_names_of_symbols() -> None:

@@ -245,12 +245,20 @@ def test_whole_numbers_are_warned_of_in_inputs_and_known_states() -> None:
             fit_or_score()
 
 
-def test_sampled_rows_keep_their_sequences() -> None:
-    for process, read in ((CASINO, hs.SequenceData), (NUMBERS, hs.read_vectors)):
-        rows = process.sample(6, 3, seed=1).observations
-        assert read(rows).lengths.tolist() == [6, 6, 6]
-        assert process.score(rows) == pytest.approx(float(hs.log_likelihood(process, rows).sum()), abs=1e-12)
-        assert hs.fit(rows, 1).log_likelihood == hs.fit(rows.per_sequence(), 1).log_likelihood
+@pytest.mark.parametrize("count", [1, 3])
+def test_sampled_rows_keep_their_sequences_and_hide_their_states(count: int) -> None:
+    pair = hs.GaussianHMM([0.5, 0.5], [[0.9, 0.1], [0.1, 0.9]], [[0.0, 1.0], [3.0, 2.0]], torch.ones(2, 2))
+    for process, read in ((CASINO, hs.SequenceData), (NUMBERS, hs.read_vectors), (pair, hs.read_vectors)):
+        sample: Any = process.sample(6, count, seed=1)
+        rows, paths = sample.observations, process.sample_paths(np.arange(count), np.arange(6) == 0, 1)
+        parts = [torch.tensor(part) for part in rows.per_sequence()]
+        for source in (rows, sample, paths):
+            assert read(source).lengths.tolist() == [6] * count
+            found = hs.filter_beliefs(process, source).log_likelihood
+            assert torch.allclose(found, hs.filter_beliefs(process, torch.stack(parts)).log_likelihood)
+            assert process.score(source) == pytest.approx(float(found.sum()), abs=1e-12)
+            assert process.predict(source).tolist() == process.predict(parts).tolist()
+            assert hs.fit(source, 1).log_likelihood == hs.fit(parts, 1).log_likelihood
 
 
 def test_frames_of_other_libraries_are_the_same() -> None:

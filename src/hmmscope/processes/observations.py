@@ -13,7 +13,7 @@ from torch.nn.utils.rnn import pad_sequence
 from hmmscope.axes import Bool, Float, Float64, Int, Int64, Tensor
 from hmmscope.errors import InputError
 from hmmscope.schema import listed, refuse_masked, shown
-from hmmscope.sequences.columns import categories_of, is_frame, is_indices, own_lengths, to_plain, writable
+from hmmscope.sequences.columns import categories_of, is_frame, is_indices, own_rows, to_plain, writable
 from hmmscope.sequences.data import SequenceData
 from hmmscope.sequences.encoding import Alphabet, index_rule, warn_of_numbers
 from hmmscope.sequences.gaps import MISSING, Missing, is_nothing
@@ -67,8 +67,9 @@ def as_batch(
     Tensors are (batch, time); other input is read as `SequenceData` does. A 1-d array, a column (time, 1) or a list of
     names is one sequence. Masked entries become `MISSING`. `field` names the observations in warnings.
     """
+    observations, own = own_rows(observations, lengths)
     indices = is_indices(observations)
-    if lengths is None and own_lengths(observations) is not None:
+    if lengths is None and own is not None:
         observations = SequenceData(observations, symbols_from=alphabet, title="observations")
     if isinstance(observations, Tensor) and not observations.is_nested:
         return (observations[None] if observations.ndim == 1 else observations), None
@@ -227,7 +228,7 @@ def as_vectors(
     arrays; rows that `lengths` split as in hmmlearn; or tables and files, which `read_vectors` reads with the process's
     `read_options`.
     """
-    lengths = own_lengths(observations) if lengths is None else lengths
+    observations, lengths = own_rows(observations, lengths)
     if _is_named(observations) or (isinstance(observations, VectorData) and lengths is None):
         observations = read_vectors(observations, lengths=lengths, symbols_from=read_options, width=num_coordinates)
         lengths = None

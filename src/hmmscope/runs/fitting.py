@@ -41,6 +41,7 @@ from hmmscope.runs.stream_parts import parts_of
 from hmmscope.runs.table_order import in_table_order
 from hmmscope.runs.vector_sequences import READING, choose_vectors, emission_of, read_validation, refuse
 from hmmscope.schema import items_of, options_of, require, require_bool
+from hmmscope.sequences.columns import own_rows
 from hmmscope.sequences.data import SequenceData, read_as
 from hmmscope.sequences.streaming import SequenceStream
 from hmmscope.sequences.vector_data import read_vectors
@@ -218,7 +219,7 @@ def fit(
         ResourceError: The data do not fit in memory.
         Interrupted: Ctrl-C was pressed; `result` of the error is the fit so far.
     """
-    sizes, begun = sizes_of(num_states), time.monotonic()
+    sizes, begun, source = sizes_of(num_states), time.monotonic(), own_rows(source)[0]
     require_bool("stream", stream)
     options = options_of(options, FitOptions, reading)
     options, names = _numbered(options, sizes[-1], source, reading)

@@ -19,7 +19,7 @@ from hmmscope.reprs import Shown, needed
 from hmmscope.runs.row_values import RowValues
 from hmmscope.runs.table_order import from_one_hot, in_table_order
 from hmmscope.schema import require
-from hmmscope.sequences.columns import as_labels, is_frame, is_indices, labels_of, own_lengths
+from hmmscope.sequences.columns import as_labels, is_frame, is_indices, labels_of, own_rows
 from hmmscope.sequences.data import SequenceData
 from hmmscope.sequences.gaps import FOR_NUMBERS, IF_MISSING
 from hmmscope.sequences.read_options import ReadOptions
@@ -109,7 +109,7 @@ def given_rows(hmm: Process, source: Any, *, lengths: Any = None, inputs: Any = 
             raise InputError("inputs: is missing; the model needs the input of each row of x")
     if hasattr(source, "iloc") and source.ndim == 1 and (kept.time or reading.get("time")):
         source = source.to_frame(kept.column or OBSERVATIONS)
-    lengths = own_lengths(source) if lengths is None else lengths
+    source, lengths = own_rows(source, lengths)
     if not hmm.real_valued:
         data = SequenceData(source, symbols_from=hmm, lengths=lengths, **reading)
         found = of_symbols(data, row_labels(source) if data.index is None else labels_as_given(data, source))

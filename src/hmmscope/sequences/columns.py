@@ -49,10 +49,13 @@ def is_indices(source: Any) -> bool:
     return isinstance(source, torch.Tensor) or (isinstance(source, np.ndarray) and hasattr(source, "to_pandas"))
 
 
-def own_lengths(source: Any) -> list[int] | None:
-    """Return the lengths of several sequences in an array from this library."""
-    lengths = getattr(source, "lengths", ()) if isinstance(source, np.ndarray) and is_indices(source) else ()
-    return [count for count in lengths if count] if len(lengths) > 1 else None
+def own_rows(source: Any, lengths: Any = None) -> tuple[Any, Any]:
+    """Return a source, or a sample's observations, and `lengths`, by default those of an array from this library."""
+    if isinstance(source, tuple) and hasattr(source, "observations"):
+        source = source.observations
+    own = getattr(source, "lengths", ()) if isinstance(source, np.ndarray) and is_indices(source) else ()
+    known = lengths is None and (len(own) > 1 or (len(own) == 1 and source.ndim == 2 and source.dtype.kind == "f"))
+    return source, ([count for count in own if count] or None) if known else lengths
 
 
 _NUMPY = {f"{kind}{size}" for kind in ("int", "uint") for size in (8, 16, 32, 64)} | {"bool", "float32", "float64"}

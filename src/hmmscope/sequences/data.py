@@ -20,7 +20,7 @@ from hmmscope.errors import InputError
 from hmmscope.reprs import html_table
 from hmmscope.schema import require, require_count, shown, unknown_name
 from hmmscope.seeds import check_seed, numpy_generator
-from hmmscope.sequences.columns import is_indices, own_lengths
+from hmmscope.sequences.columns import is_indices, own_rows
 from hmmscope.sequences.encoding import Alphabet, Encoded, summary
 from hmmscope.sequences.gaps import MISSING, Missing
 from hmmscope.sequences.large import num_equal, parts_of
@@ -121,7 +121,7 @@ class SequenceData(Dataset[Tensor]):
         by_time |= {"every": stored_duration(every, "every"), "gap": stored_duration(gap, "gap")}
         wanted = ReadOptions(unit=unit, column=column, group=group, axis=axis, missing=names, **by_time)
         gaps = Missing(names or (kept.missing if kept else None) or ())
-        lengths = own_lengths(source) if lengths is None else lengths
+        source, lengths = own_rows(source, lengths)
         asked = ReadRequest(what, Alphabet.of(symbols, gaps), wanted, lengths, kept)
         asked.indices = is_indices(source)
         if isinstance(source, SequenceData):

@@ -16,7 +16,7 @@ from hmmscope.axes import Float64, Int64, Tensor
 from hmmscope.errors import InputError
 from hmmscope.schema import refuse_masked, require, require_count, require_known, shown, unknown_name
 from hmmscope.sequences import sources
-from hmmscope.sequences.columns import as_labels, listed_columns, own_lengths, to_plain
+from hmmscope.sequences.columns import as_labels, listed_columns, own_rows, to_plain
 from hmmscope.sequences.gaps import Missing
 from hmmscope.sequences.number_cells import (
     NumberMarkers,
@@ -159,7 +159,7 @@ def read_vectors(
     columns, group = listed_columns(column), None if group is None else str(group)
     names = None if missing is None else Missing.of(missing).names
     wanted = ReadOptions(group=group, axis=axis, missing=names, **by_time)
-    lengths = own_lengths(source) if lengths is None else lengths
+    source, lengths = own_rows(source, lengths)
     asked = _Request(columns, wanted, lengths, symbols_from or ReadOptions(), width)
     if isinstance(source, VectorData):
         if source.alphabets and asked.kept.alphabets not in (None, source.alphabets):

@@ -18,7 +18,7 @@ from hmmscope.processes.capabilities import OF_STATES
 from hmmscope.processes.params import StateEmissionParams
 from hmmscope.processes.process import Process
 from hmmscope.schema import refuse_masked, require, shown
-from hmmscope.sequences.columns import is_frame, is_indices, own_lengths, to_plain, writable
+from hmmscope.sequences.columns import is_frame, is_indices, own_rows, to_plain, writable
 from hmmscope.sequences.data import SequenceData
 from hmmscope.sequences.encoding import Alphabet, warn_of_numbers, whole_lengths
 from hmmscope.sequences.gaps import is_nothing
@@ -190,7 +190,8 @@ def with_lengths(X: Any, lengths: Any, *, symbols: bool, alphabet: Alphabet | No
     """Return rows, lengths and the alphabet of X, or None; read files, and lists of tables or of unequal rows."""
     if hasattr(X, "collect_schema") and hasattr(X, "collect"):  # a lazy frame
         X = X.collect()
-    several, lengths = _are_sequences(X), own_lengths(X) if lengths is None else lengths
+    X, lengths = own_rows(X, lengths)
+    several = _are_sequences(X)
     if symbols and (several or isinstance(X, str | Path | SequenceData)):
         X = SequenceData(X, symbols_from=alphabet, missing="none" if several else None)
     elif several or isinstance(X, str | Path):

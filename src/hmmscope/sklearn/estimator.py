@@ -6,7 +6,7 @@ import warnings
 from abc import abstractmethod
 from collections.abc import Collection
 from numbers import Real
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import torch
@@ -43,6 +43,11 @@ from hmmscope.sklearn.monitor import ConvergenceMonitor
 ALGORITHMS = ("viterbi", "map")
 #: Values of hmmlearn's option `implementation`, which has no effect here.
 IMPLEMENTATIONS = ("log", "scaling")
+
+
+class _Sample(NamedTuple):
+    observations: NDArray[Any]
+    states: NDArray[np.int64]
 
 
 class HiddenMarkovModel(BaseEstimator):
@@ -319,7 +324,7 @@ class HiddenMarkovModel(BaseEstimator):
         states[0] = state
         for t, uniform in enumerate(uniforms[2::2].tolist(), 1):
             states[t] = state = drawn(moves[state], uniform)
-        return self._emit(states, uniforms[1::2]), states
+        return _Sample(self._emit(states, uniforms[1::2]), states)
 
     def get_stationary_distribution(self) -> Array:
         """Compute the stationary distribution; raise InputError if it is not unique."""
