@@ -1,7 +1,8 @@
 """Time stamps: rows on a grid, gaps as missing observations, and one line for what cannot be read."""
 
 import gzip
-from datetime import datetime, timedelta
+import zoneinfo
+from datetime import UTC, datetime, timedelta, timezone, tzinfo
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +44,10 @@ FILES = {
     ),
     "utc": ("a.csv", table(lambda t: f"{t:%Y-%m-%dT%H:%M:%S}Z").encode()),
     "offset": ("a.csv", table(lambda t: f"{t + timedelta(hours=2):%Y-%m-%d %H:%M}+02:00").encode()),
+    "offsets": (
+        "a.csv",
+        table(lambda t: f"{t + timedelta(hours=t.minute // 30):%Y-%m-%d %H:%M}+0{t.minute // 30}").encode(),
+    ),
     "seconds": ("a.csv", table(lambda t: f"{(t - datetime(1970, 1, 1)).total_seconds():.0f}").encode()),
     "milliseconds": ("a.csv", table(lambda t: f"{(t - datetime(1970, 1, 1)).total_seconds() * 1000:.0f}").encode()),
     "german": ("a.csv", table(lambda t: f"{t:%d.%m.%Y %H:%M}", ";", comma=True).encode()),
@@ -58,13 +63,70 @@ def test_all_ways_to_write_a_table_are_one_series(kind: str, tmp_path: Path) -> 
     found = hs.read_vectors(tmp_path / name, time="stamp", every="10min", gap="3h")
     assert found.lengths.tolist() == [7, 2]
     assert found.rows[:, 0].nan_to_num(-1).tolist() == [20.5, 21.25, 20.0, -1, -1, 22.5, 22.75, 19.5, 19.0]
-    first, second = found.index or []
+    first, second = (in_utc(part) for part in found.index or [])
     assert first[[0, 3, -1]].tolist() == [START + timedelta(minutes=10 * k) for k in (0, 3, 6)]
     assert second.tolist() == TIMES[5:]
+    zone = {"utc": UTC, "offsets": UTC, "offset": timezone(timedelta(hours=2))}.get(kind)
+    assert {getattr(one, "tzinfo", None) for one in (found.index or [])[0].tolist()} == {zone}
     assert found.describe() == (
         f"{name}, column temp; 7 rows by stamp every 10min, 2 missing steps in 1 gap, 1 cut at gaps above 3h: 7 "
         "observations of 1 coordinate in 2 sequences of 2 to 7, 2 missing numbers"
     )
+
+
+def in_utc(index: Any) -> Any:
+    zoned = index.dtype.kind == "O"
+    return np.array([one.astimezone(UTC).replace(tzinfo=None) for one in index], "M8[us]") if zoned else index
+
+
+class Berlin(tzinfo):
+    """The time of Berlin in the first nine months of 2026, for Pythons without a database of time zones."""
+
+    def utcoffset(self, at: datetime | None) -> timedelta:
+        return timedelta(hours=1 + (at is not None and at.replace(tzinfo=None) >= datetime(2026, 3, 29, 2)))
+
+    def dst(self, at: datetime | None) -> timedelta:
+        return self.utcoffset(at) - timedelta(hours=1)
+
+    def tzname(self, at: datetime | None) -> str:
+        return "CET"
+
+
+BERLIN = Berlin()
+ZONED = {
+    "months": ("1mo", "01-01T00 02-01T00 04-01T00", "03-01 00:00:00+01:00", "05-01 00:00:00+02:00"),
+    "ends": ("1mo", "01-31T00 03-31T00", "02-28 00:00:00+01:00", "04-30 00:00:00+02:00"),
+    "days": ("1d", "03-27T00 03-28T00 03-30T00", "03-29 00:00:00+01:00", "03-31 00:00:00+02:00"),
+    "24 hours": ("1d", "03-27T00 03-28T00 03-30T01", "03-29 00:00:00+01:00", "03-31 01:00:00+02:00"),
+    "hours": ("1h", "03-29T00 03-29T01 03-29T04", "03-29 03:00:00+02:00", "03-29 05:00:00+02:00"),
+}
+
+
+@pytest.mark.parametrize("kind", ZONED)
+def test_results_keep_the_zone_of_time_stamps(kind: str, tmp_path: Path) -> None:
+    """Days in Berlin were the days before, in a UTC without a mark."""
+    every, kept, filled, ahead = ZONED[kind]
+    stamps = [datetime.fromisoformat(f"2026-{one}").replace(tzinfo=BERLIN) for one in kept.split()]
+    table = {"t": stamps, "x": np.arange(len(stamps)) % 2 + 0.5}
+    fit = hs.fit(table, 1, column="x", time="t", every=every)
+    found = fit.predict()
+    assert found.columns()["index"] == found.index.tolist()
+    assert sorted({str(one)[5:] for one in found.index} - {str(one)[5:] for one in stamps}) == [filled]
+    assert set(stamps) < set(found.index)
+    assert str(fit.forecast().columns()["time"][0]) == f"2026-{ahead}"
+    found.to_csv(tmp_path / "a.csv")
+    assert (tmp_path / "a.csv").read_text().startswith(f"index,state\n{stamps[0]},0\n")
+
+
+@pytest.mark.parametrize("library", ["pandas", "polars", "pyarrow"])
+def test_frames_of_each_library_keep_their_zone(library: str) -> None:
+    frames, zone = pytest.importorskip(library), zoneinfo.ZoneInfo("Europe/Berlin")
+    stamps = [datetime(2026, 3, day, tzinfo=zone) for day in (27, 28, 30)]
+    make = frames.table if library == "pyarrow" else frames.DataFrame
+    found = hs.fit(make({"t": stamps, "x": [0.5, 1.5, 0.5]}), 1, time="t", every="1d").predict()
+    assert list(map(str, found.index)) == [f"2026-03-{day} 00:00:00+0{1 + day // 30}:00" for day in range(27, 31)]
+    if library != "pyarrow":
+        assert frames.DataFrame(found.columns())["index"].dtype == make({"t": stamps})["t"].dtype
 
 
 def rows(*stamps: str) -> str:
@@ -84,6 +146,8 @@ DAY = "2026-01-31"
         (rows(f"{DAY} 00:00", f"{DAY} 01:00", f"{DAY} 04:00"), {"every": None}, "vary from 1h to 3h; pass every='1h'"),
         (rows("2024-01-01", "2024-02-01", "2024-03-01"), {"every": None}, None),
         (rows(f"{DAY} 00:00", f"{DAY} 01:00Z"), {}, "row 3, .*: must have a time zone in all rows or in none"),
+        (rows(f"{DAY} 00:00+24:00"), {}, "row 2, .* is not a time"),
+        (rows(f"{DAY} 02:00Z", f"{DAY} 01:00Z"), {}, r"time 2026-01-31 01:00:00\+00:00 comes after"),
         (rows(f"{DAY} 00:00", "31.01.2026 01:00"), {}, "row 3, .* is not in the format of '2026-01-31 00:00'"),
         (rows("01/02/2026", "02/02/2026"), {}, "may begin with the day or the month"),
         (rows("13/02/2026", "02/14/2026"), {}, "the order of day and month differs"),

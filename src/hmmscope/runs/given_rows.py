@@ -15,7 +15,7 @@ from hmmscope.errors import InputError, warn
 from hmmscope.inference.known_states import as_allowed
 from hmmscope.processes.observations import as_vectors
 from hmmscope.processes.process import Process
-from hmmscope.reprs import Shown, needed
+from hmmscope.reprs import Shown
 from hmmscope.runs.row_values import RowValues
 from hmmscope.runs.table_order import from_one_hot, in_table_order
 from hmmscope.schema import require
@@ -216,14 +216,8 @@ def of_symbols(data: SequenceData, index: Any = None, inputs: SequenceData | Non
 
 def labels_as_given(data: SequenceData | VectorData, source: Any) -> Any:
     own, read = row_labels(source), row_labels(data)
-    if read is None or (own is not None and hasattr(own, "dtype") and np.array_equal(as_labels(own), read)):
-        return own
-    time = getattr(data.read_options, "time", None)
-    if time is not None and hasattr(source, "iloc"):
-        column = source[time] if time in getattr(source, "columns", ()) else source.index
-        if zone := getattr(column.dtype, "tz", None):
-            return needed("pandas", "predict").DatetimeIndex(read).tz_localize("UTC").tz_convert(zone)
-    return read
+    same = read is None or (own is not None and hasattr(own, "dtype") and np.array_equal(as_labels(own), read))
+    return own if same else read
 
 
 def row_labels(source: Any) -> Any:

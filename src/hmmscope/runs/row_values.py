@@ -10,6 +10,7 @@ import numpy as np
 
 from hmmscope.errors import RefusedError
 from hmmscope.reprs import needed, times_as_array, to_frame
+from hmmscope.sequences.time_stamps import local_of
 from hmmscope.storage.store import write_text
 
 
@@ -123,7 +124,9 @@ class RowValues(np.ndarray[Any, Any]):
             found["sequence"] = np.repeat(self.sequences or np.arange(len(self.lengths)), self.lengths)
         if self.index is None:
             return found | {"time": self.times}
-        return found | {getattr(self.index, "name", None) or "index": times_as_array(np.asarray(self.index))}
+        labels = times_as_array(np.asarray(self.index))
+        labels = labels.tolist() if labels.dtype.kind == "O" else labels  # polars reads no array of datetimes
+        return found | {getattr(self.index, "name", None) or "index": labels}
 
 
 def _of_plain(name: str) -> Any:
@@ -138,9 +141,9 @@ for _name in f"{_PLAIN} ravel repeat reshape round squeeze swapaxes take transpo
 def stamps_of(index: Any) -> np.ndarray[Any, Any] | None:
     if index is not None and hasattr(index, "to_timestamp"):
         index = index.to_timestamp()
-    if getattr(index, "tz", None) is not None:
-        index = index.tz_localize(None)
     found = np.asarray(index)
+    if found.size and getattr(found.flat[0], "tzinfo", None) is not None:
+        found = local_of(found)
     return found if found.dtype.kind == "M" else None
 
 

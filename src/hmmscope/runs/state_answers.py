@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from datetime import UTC
 from html import escape
 from typing import Any, NamedTuple
 
@@ -25,7 +26,7 @@ from hmmscope.runs.forecasts import Forecasts, forecast_with
 from hmmscope.runs.given_rows import GivenRows, given_rows, read_inputs, with_known_states
 from hmmscope.runs.row_values import RowValues, duration_text, multiple_of, stamps_of, time_step
 from hmmscope.schema import require, require_count, require_known
-from hmmscope.sequences.time_stamps import on_months
+from hmmscope.sequences.time_stamps import local_of, on_months, utc_of, zoned
 
 #: Largest number of symbols for which the table of states has a column for each symbol.
 FEW_SYMBOLS = 12
@@ -323,11 +324,17 @@ def _ahead(index: Any, steps: int) -> Any:
     step, stamps = time_step(index), stamps_of(index)
     if step is None or stamps is None:
         return None
-    months = stamps.astype("datetime64[M]").astype(np.int64)
-    each, regular = months[1] - months[0], getattr(index, "tz", None) is None and on_months(stamps, months) == stamps
-    if each > 0 and (np.diff(months) == each).all() and np.all(regular):
-        return on_months(stamps, months[-1] + each * np.arange(1, steps + 1))
-    return np.asarray(index)[-1] + step * np.arange(1, steps + 1)
+    months, zone = stamps.astype("datetime64[M]").astype(np.int64), getattr(index[-1], "tzinfo", None)
+    each, ahead = months[1] - months[0], np.arange(1, steps + 1)
+    if each > 0 and (np.diff(months) == each).all() and (on_months(stamps, months) == stamps).all():
+        found = on_months(stamps, months[-1] + each * ahead)
+    elif zone is None:
+        return np.asarray(index)[-1] + step * ahead
+    elif step >= np.timedelta64(1, "D") and (np.diff(stamps) == step).all():
+        found = stamps[-1] + step * ahead
+    else:
+        return zoned(local_of([index[-1].astimezone(UTC)]) + step * ahead, zone)
+    return found if zone is None else zoned(utc_of(found, zone), zone)
 
 
 def _cell(value: Any) -> str:

@@ -1,6 +1,7 @@
 """Arrays and columns of other libraries, as NumPy arrays or lists."""
 
 from collections.abc import Collection, Mapping, Sequence
+from datetime import UTC
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +36,10 @@ def to_plain(source: Any) -> Any:
     method = next((m for m in ("to_pylist", "as_py", "to_list", "tolist") if hasattr(source, m)), None)
     if method is None:
         return list(source) if isinstance(source, Sequence) else source
-    values = getattr(source, method)()
+    try:
+        values = getattr(source, method)()
+    except LookupError:  # Python has no database of time zones
+        return [one and one.replace(tzinfo=UTC) for one in np.asarray(source).astype("datetime64[us]").tolist()]
     if isinstance(values, list) and values and all(type(value) in (bool, int, float) for value in values):
         found = np.asarray(values)
         return found if found.dtype.kind in "iufb" else values
@@ -119,8 +123,6 @@ def listed_columns(column: Any) -> list[str] | None:
 
 def as_labels(index: Any) -> NDArray[Any]:
     found = np.asarray(index)
-    if found.dtype.kind == "O" and len(found) and hasattr(found[0], "astimezone") and hasattr(index, "tz_convert"):
-        found = np.asarray(index.tz_convert("UTC").tz_localize(None))
     return found.astype("datetime64[us]") if found.dtype.kind == "M" else found
 
 

@@ -189,7 +189,7 @@ class SequenceData(Dataset[Tensor]):
 
     @property
     def index(self) -> list[NDArray[Any]] | None:
-        """Time stamps (datetime64; UTC if zoned), labels or indices of each sequence's rows; None if there are none."""
+        """Time stamps (datetime64; datetimes if zoned), labels or indices of each sequence's rows, or None."""
         index = self._encoded.index
         return None if index is None else np.split(index, self._starts[1:-1])
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from datetime import tzinfo
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -10,7 +11,16 @@ from numpy.typing import NDArray
 from hmmscope.errors import InputError
 from hmmscope.reprs import Shown
 from hmmscope.schema import require, shown
-from hmmscope.sequences.time_stamps import Duration, duration_text, on_months, parse_duration, parse_times
+from hmmscope.sequences.time_stamps import (
+    Duration,
+    duration_text,
+    local_of,
+    on_months,
+    parse_duration,
+    parse_times,
+    utc_of,
+    zoned,
+)
 
 #: Most steps of a grid: the larger of a fixed number and a multiple of the number of rows.
 _MANY, _EACH = 2**20, 1000
@@ -79,19 +89,20 @@ def put_on_grid(
     axis.check()
     every = None if axis.every in (None, EACH_ROW) else parse_duration(axis.every, "every")
     gap = None if axis.gap is None else parse_duration(axis.gap, "gap")
-    times = parse_times(cells, where, any(one is not None and one.is_time for one in (every, gap)))
+    times, zone = parse_times(cells, where, any(one is not None and one.is_time for one in (every, gap)))
     is_time = times.dtype.kind == "M"
     for field, one in (("every", every), ("gap", gap)):
         if one is not None and one.is_time != is_time:
             kind = "dates" if is_time else "numbers"
             raise InputError(f"{field}: {one.text} does not fit column {axis.time}, which holds {kind}")
-    steps = _Grid(times.astype(np.int64) if is_time else times, is_time, axis, every, gap, where)
+    steps = _Grid(times.astype(np.int64) if is_time else times, is_time, axis, every, gap, where, zone)
     found = [steps.place(rows) for _, rows in groups]
     names = [name for (name, _), one in zip(groups, found, strict=True) for _ in one.rows]
     rows = [part for one in found for part in one.rows]
     flat = np.concatenate(rows)
     values = np.concatenate([part for one in found for part in one.index])
     index = values.astype("datetime64[us]") if is_time else values
+    index = index if zone is None else zoned(index, zone)
     known = None if any(name is None for name in names) else tuple(map(str, names))
     return Steps(flat, np.array(list(map(len, rows))), index, known, _summary(found, flat, axis, every, is_time))
 
@@ -122,6 +133,7 @@ class _Grid:
     every: Duration | None
     gap: Duration | None
     where: Callable[[int], str]
+    zone: tzinfo | None
 
     def place(self, rows: NDArray[np.int64]) -> _Found:
         times = self.times[rows]
@@ -147,7 +159,13 @@ class _Grid:
         return np.diff(times) > self.gap.size
 
     def _months(self, times: NDArray[Any]) -> NDArray[np.int64]:
-        return times.astype("datetime64[us]").astype("datetime64[M]").astype(np.int64)
+        return self._local(times).astype("datetime64[M]").astype(np.int64)
+
+    def _local(self, times: NDArray[Any]) -> NDArray[Any]:
+        return times.astype("datetime64[us]") if self.zone is None else local_of(zoned(times, self.zone))
+
+    def _utc(self, local: NDArray[Any]) -> NDArray[Any]:
+        return (local if self.zone is None else utc_of(local, self.zone)).astype(np.int64)
 
     def _segment(
         self, rows: NDArray[np.int64], times: NDArray[Any]
@@ -179,10 +197,15 @@ class _Grid:
             cells = np.arange(len(times)) - np.concatenate([[0], repeated]).astype(np.int64)
             return cells, 0.0, lambda at: np.resize(times, len(at)).copy()
         if self.every.months:
-            months, stamps, each = self._months(times), times.astype("datetime64[us]"), self.every.months
+            months, stamps, each = self._months(times), self._local(times), self.every.months
             cells = (months - months[0]) // each
-            return cells, 0.0, lambda at: on_months(stamps, months[0] + at * each).astype(np.int64)
+            return cells, 0.0, lambda at: self._utc(on_months(stamps, months[0] + at * each))
         step = self.every.size
+        if self.zone is not None and step % 86_400e6 == 0:  # days of the zone may last 23 or 25 hours
+            stamps = self._local(times)
+            cells, rest = np.divmod((stamps - stamps[0]).astype(np.int64), int(step))
+            if not rest.any():
+                return cells, 0.0, lambda at: self._utc(stamps[0] + at * np.timedelta64(int(step), "us"))
         past = (times - first).astype(np.float64)
         rest = past - np.round(past / step) * step
         if float(np.abs(rest).max()) <= 1e-9 * max(step, float(past[-1])):
@@ -243,5 +266,6 @@ class _Grid:
     def _text(self, time: Any) -> str:
         if not self.is_time:
             return shown(time.item())
-        text = str(np.int64(time).astype("datetime64[us]"))
+        stamp = np.array([time]).astype("datetime64[us]")
+        text = str(stamp[0] if self.zone is None else zoned(stamp, self.zone)[0])
         return text.removesuffix(".000000").replace("T", " ")

@@ -1,8 +1,9 @@
 """Time stamps and durations: parsing, formatting and conversion to numbers."""
 
 import re
-from collections.abc import Callable, Sequence
-from datetime import UTC, date, datetime, timedelta
+from collections.abc import Callable, Iterable, Sequence
+from datetime import UTC, date, datetime, timedelta, timezone, tzinfo
+from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -27,7 +28,8 @@ _MONTHS = {"mo": 1, "month": 1, "months": 1, "ms": 1, "y": 12, "year": 12, "year
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)?\s*([A-Za-z]+)")
 _DURATIONS = "a duration such as '10min', '1h', '1d' or '1mo', or a number if times are numbers"
 _ISO = re.compile(
-    r"(\d{4})[-/](\d\d)[-/](\d\d)(?:[T ]+(\d\d):?(\d\d)(?::?(\d\d)(?:[.,](\d{1,9}))?)?)?\s*(Z|UTC|[+-]\d\d:?(?:\d\d)?)?"
+    r"(\d{4})[-/](\d\d)[-/](\d\d)(?:[T ]+(\d\d):?(\d\d)(?::?(\d\d)(?:[.,](\d{1,9}))?)?)?"
+    r"\s*(Z|UTC|[+-](?:[01]\d|2[0-3]):?(?:[0-5]\d)?)?"
 )
 _COMPACT = re.compile(r"((?:19|20)\d\d)(\d\d)(\d\d)(?:T?(\d\d)(\d\d)(\d\d)?)?")
 _LOCAL = re.compile(
@@ -101,12 +103,29 @@ def _last_days(months: NDArray[Any]) -> NDArray[np.int64]:
     return ((first + 1).astype("datetime64[D]") - first.astype("datetime64[D]")).astype(np.int64) - 1
 
 
-def parse_times(cells: Any, where: Callable[[int], str], as_time: bool) -> NDArray[Any]:
+def zoned(times: NDArray[Any], zone: tzinfo) -> NDArray[Any]:
+    """Return times in UTC as datetimes in a zone."""
+    found = np.empty(len(times), object)
+    found[:] = [one.replace(tzinfo=UTC).astimezone(zone) for one in times.astype("datetime64[us]").tolist()]
+    return found
+
+
+def utc_of(local: NDArray[Any], zone: tzinfo) -> NDArray[Any]:
+    times = local.astype("datetime64[us]")
+    return times - np.array([zone.utcoffset(one) for one in times.tolist()], "timedelta64[us]")
+
+
+def local_of(stamps: Iterable[datetime]) -> NDArray[Any]:
+    return np.array([one.replace(tzinfo=None) for one in stamps], "datetime64[us]")
+
+
+def parse_times(cells: Any, where: Callable[[int], str], as_time: bool) -> tuple[NDArray[Any], tzinfo | None]:
+    """Return times, in UTC if they have a zone, and the zone."""
     if isinstance(cells, np.ndarray) and cells.dtype.kind == "M":
         found = cells.astype("datetime64[us]")
         if bool(np.isnat(found).any()):
             raise InputError(f"{where(int(np.isnat(found).argmax()))}: has no time; leave the row out")
-        return found
+        return found, None
     cells = cells.tolist() if isinstance(cells, np.ndarray) else list(cells)
     for row, cell in enumerate(cells):
         if is_nothing(cell) or (isinstance(cell, str) and not cell.strip()):
@@ -115,9 +134,9 @@ def parse_times(cells: Any, where: Callable[[int], str], as_time: bool) -> NDArr
         return _of_dates(cells, where)
     texts = [str(cell).strip() for cell in cells]
     if all(_COMPACT.fullmatch(text) for text in texts) and (days := _calendar(texts)) is not None:
-        return days
+        return days, None
     if all(map(_NUMBER.fullmatch, texts)):
-        return _of_numbers(texts, where, as_time)
+        return _of_numbers(texts, where, as_time), None
     for pattern, read in ((_ISO, _of_iso), (_LOCAL, _of_local)):
         if pattern.fullmatch(texts[0]):
             matches = [pattern.fullmatch(text) for text in texts]
@@ -134,12 +153,18 @@ def looks_like_time(cell: object) -> bool:
     return isinstance(cell, str) and bool(_ISO.fullmatch(cell.strip()) or _LOCAL.fullmatch(cell.strip()))
 
 
-def _of_dates(cells: Sequence[Any], where: Callable[[int], str]) -> NDArray[Any]:
-    zoned = [isinstance(cell, datetime) and cell.tzinfo is not None for cell in cells]
-    if any(zoned) and not all(zoned):
-        raise InputError(f"{where(zoned.index(not zoned[0]))}: must have a time zone in all rows or in none")
-    plain = [cell.astimezone(UTC).replace(tzinfo=None) if zoned[0] else cell for cell in cells]
-    return np.array([np.datetime64(cell, "us") for cell in plain], "datetime64[us]")
+def _of_dates(cells: Sequence[Any], where: Callable[[int], str]) -> tuple[NDArray[Any], tzinfo | None]:
+    zone = _one_zone([getattr(cell, "tzinfo", None) for cell in cells], where)
+    plain = cells if zone is None else [cell.astimezone(UTC).replace(tzinfo=None) for cell in cells]
+    return np.array([np.datetime64(cell, "us") for cell in plain], "datetime64[us]"), zone
+
+
+def _one_zone(zones: Sequence[tzinfo | None], where: Callable[[int], str]) -> tzinfo | None:
+    """Return the zone of all rows, or UTC if they have several."""
+    odd = next((row for row, one in enumerate(zones) if (one is None) != (zones[0] is None)), None)
+    if odd is not None:
+        raise InputError(f"{where(odd)}: must have a time zone in all rows or in none")
+    return zones[0] if len(set(map(str, set(zones)))) == 1 else UTC
 
 
 def _calendar(texts: list[str]) -> NDArray[Any] | None:
@@ -171,21 +196,20 @@ def _of_numbers(texts: list[str], where: Callable[[int], str], as_time: bool) ->
     return micros.astype("datetime64[us]")
 
 
-def _of_iso(matches: list[re.Match[str]], where: Callable[[int], str]) -> NDArray[Any]:
-    zones = [match[8] is not None for match in matches]
-    if any(zones) and not all(zones):
-        raise InputError(f"{where(zones.index(not zones[0]))}: must have a time zone in all rows or in none")
-    found = _of_parts([match.groups()[:7] for match in matches], where)
-    if not zones[0]:
-        return found
-    return found - np.array([_offset(match[8]) for match in matches], "timedelta64[m]")
+def _of_iso(matches: list[re.Match[str]], where: Callable[[int], str]) -> tuple[NDArray[Any], tzinfo | None]:
+    zones = [_offset(match[8]) for match in matches]
+    zone, found = _one_zone(zones, where), _of_parts([match.groups()[:7] for match in matches], where)
+    if zone is not None:
+        found -= np.array([one and one.utcoffset(None) for one in zones], "timedelta64[us]")
+    return found, zone
 
 
-def _offset(zone: str) -> int:
-    if zone in ("Z", "UTC"):
-        return 0
+@cache
+def _offset(zone: str | None) -> tzinfo | None:
+    if zone is None or zone in ("Z", "UTC"):
+        return None if zone is None else UTC
     digits = zone[1:].replace(":", "")
-    return (-1 if zone[0] == "-" else 1) * (60 * int(digits[:2]) + int(digits[2:] or 0))
+    return timezone((-1 if zone[0] == "-" else 1) * timedelta(hours=int(digits[:2]), minutes=int(digits[2:] or 0)))
 
 
 def _of_parts(rows: Sequence[tuple[Any, ...]], where: Callable[[int], str]) -> NDArray[Any]:
@@ -204,7 +228,7 @@ def _of_parts(rows: Sequence[tuple[Any, ...]], where: Callable[[int], str]) -> N
         raise
 
 
-def _of_local(matches: list[re.Match[str]], where: Callable[[int], str]) -> NDArray[Any]:
+def _of_local(matches: list[re.Match[str]], where: Callable[[int], str]) -> tuple[NDArray[Any], None]:
     firsts, seconds = ([int(match[place]) for match in matches] for place in (1, 3))
     day_first = matches[0][2] == "." or max(firsts) > 12
     month_first = max(seconds) > 12
@@ -223,4 +247,4 @@ def _of_local(matches: list[re.Match[str]], where: Callable[[int], str]) -> NDAr
         if match[9] is not None:
             hour = str(int(hour) % 12 + 12 * (match[9].lower() == "pm"))
         rows.append((match[4], month, day, hour, match[6], match[7], match[8]))
-    return _of_parts(rows, where)
+    return _of_parts(rows, where), None

@@ -63,7 +63,7 @@ class VectorData:
 
     @property
     def index(self) -> list[NDArray[Any]] | None:
-        """Time stamps (datetime64; UTC if zoned), labels or indices of each sequence's rows, or None."""
+        """Time stamps (datetime64; datetimes if zoned), labels or indices of each sequence's rows, or None."""
         if self.steps is None or self.steps.index is None:
             return None
         return np.split(self.steps.index, np.cumsum(self.lengths.numpy())[:-1])

@@ -25,6 +25,7 @@ from hmmscope.lab.verbs.sources import Observations, find_process, likeliest, re
 from hmmscope.processes.capabilities import FORECASTS, GAPS, MEMORY, PATHS, PREDICTIONS, SMOOTHING
 from hmmscope.processes.process import Process
 from hmmscope.runs.given_rows import read_inputs
+from hmmscope.runs.row_values import stamps_of
 from hmmscope.schema import require
 from hmmscope.seeds import check_seed
 from hmmscope.sequences.gaps import MISSING
@@ -136,7 +137,7 @@ def _labelled(rows: list[dict], number: int, read: Observations) -> list[dict]:
     about = {"sequence": number + 1} | ({"name": read.names[number]} if read.names else {})
     if read.labels is None or len(read.labels[number]) != len(rows):
         return [about | row for row in rows]
-    key = "time" if read.labels[number].dtype.kind == "M" else "label"
+    key = "time" if stamps_of(read.labels[number]) is not None else "label"
     labels = [str(one).removesuffix(".000000") for one in read.labels[number]]
     return [about | {key: label} | row for label, row in zip(labels, rows, strict=True)]
 
