@@ -281,6 +281,12 @@ def test_rows_carry_the_names_of_their_sequences(tmp_path: Path) -> None:
         assert pickle.loads(pickle.dumps(found)).sequences == ("b", "a")
         fit = hs.fit(source, 1, column=column, group="id")
         assert (fit.predict().columns()["sequence"].tolist(), "time steps" in repr(fit)) == ([*"bbaa"], False)
+    for ids in ([10, 10, 7, 7], np.array([10, 10, 7, 7], np.int16), np.array([10, 10, 7, 7], object)):
+        for column, time in itertools.product("xs", (None, "t")):
+            fit = hs.fit(table | {"id": ids}, 1, column=column, group="id", time=time, every=time and 1)
+            found = fit.predict().columns()["sequence"]
+            assert (found.dtype.kind, sorted(set(found.tolist())), fit.data.data.names) == ("i", [7, 10], (10, 7))
+            assert fit.plot("probabilities", sequence="7").figure
     data: Any = hs.SequenceData([["sun", "rain"], ["sun"]], symbols=["sun", "rain"])
     stamps = np.datetime64("2026-01-01") + np.arange(3)
     assert of_symbols(data, [stamps[:2], stamps[2:]]).index.tolist() == stamps.tolist()

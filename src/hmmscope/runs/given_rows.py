@@ -48,7 +48,7 @@ class GivenRows(Shown):
     index: Any = None
     columns: tuple[str, ...] = ()
     inputs: Sequence[Tensor] | None = None
-    names: tuple[str, ...] = ()
+    names: tuple[Any, ...] = ()
     allowed: Sequence[Tensor] | None = None
     moved: bool = False
 

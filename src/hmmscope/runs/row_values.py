@@ -31,7 +31,7 @@ class RowValues(np.ndarray[Any, Any]):
     lengths: tuple[int, ...]
     names: tuple[str, ...]
     index: Any
-    sequences: tuple[str, ...]
+    sequences: tuple[Any, ...]
     times: Any
     T = property(lambda self: np.asarray(self).T)
     __deepcopy__ = None  # type: ignore[assignment]  # `__reduce__` keeps the labels

@@ -200,7 +200,7 @@ def num_states(fit: Any, *, ax: Any = None, figsize: Any = None) -> Any:
 def _chosen(given: GivenRows, sequence: int | str) -> tuple[GivenRows, Any]:
     """Return a sequence, named if there are several, and the places of its rows on the horizontal axis."""
     count = len(given.sequences)
-    names = given.names or tuple(map(str, range(count)))
+    names = tuple(map(str, given.names or range(count)))
     if isinstance(sequence, str):
         require_known("sequence", sequence, names)
         sequence = names.index(sequence)

@@ -230,7 +230,7 @@ class SequenceData(Dataset[Tensor]):
         names = None if self.names is None else tuple(self.names[n] for n in numbers.tolist())
         return self._with(places, self._encoded.lengths[numbers], names)
 
-    def _with(self, places: Any, lengths: NDArray[np.int64], names: tuple[str, ...] | None) -> "SequenceData":
+    def _with(self, places: Any, lengths: NDArray[np.int64], names: tuple[Any, ...] | None) -> "SequenceData":
         flat, index = self.flat[places], self._encoded.index
         about: dict[str, Any] = {"first": self.as_text(flat[: min(40, int(lengths[0]))]), "names": names}
         about |= {} if index is None else {"index": index[places]}

@@ -53,7 +53,7 @@ class Encoded(Shown):
     first: str
     read_options: ReadOptions = field(default_factory=ReadOptions)
     index: NDArray[Any] | None = None
-    names: tuple[str, ...] | None = None
+    names: tuple[Any, ...] | None = None
     moved: bool = False
     of_numbers: bool = False
 

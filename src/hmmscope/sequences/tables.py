@@ -186,14 +186,14 @@ class Table:
 
     def steps(self, group: str | None, axis: TimeAxis | None, count: int) -> Steps:
         """Return the rows of each sequence in order of time; without `axis`, in their order."""
-        groups: list[tuple[str | None, NDArray[np.int64]]] = [(None, np.arange(count))]
+        groups: list[tuple[Any, NDArray[np.int64]]] = [(None, np.arange(count))]
         if group is not None:
             groups = self._groups(group, count)
         if axis is None:
             rows = np.concatenate([rows for _, rows in groups])
             index = rows if group is not None else None
             index = index if self.labels is None else as_labels(self.labels)[rows]
-            names = None if group is None else tuple(str(name) for name, _ in groups)
+            names = None if group is None else tuple(name for name, _ in groups)
             return Steps(rows, np.array([len(rows) for _, rows in groups]), index, names)
         self.require(axis.time, "time")
         if not count:
@@ -201,7 +201,7 @@ class Table:
         cells = self.column(axis.time)
         return put_on_grid(cells, groups, axis, lambda row: self.place(row, axis.time))
 
-    def _groups(self, group: str, count: int) -> list[tuple[str | None, NDArray[np.int64]]]:
+    def _groups(self, group: str, count: int) -> list[tuple[Any, NDArray[np.int64]]]:
         self.require(group, "group")
         keys = self.column(group)
         keys = keys.tolist() if isinstance(keys, np.ndarray) else keys
@@ -215,7 +215,9 @@ class Table:
             if isinstance(key, list | dict):
                 raise InputError(f"{self.place(row, group)}: must be a name or number, got {shown(key)}")
             found.setdefault(key, []).append(row)
-        return [(str(key), np.array(rows)) for key, rows in found.items()]
+        whole = [isinstance(key, int | np.integer) and not isinstance(key, bool) for key in found]
+        names = [int(key) if own else str(key) for key, own in zip(found, whole, strict=True)]
+        return list(zip(names, map(np.array, found.values()), strict=True))
 
 
 def table_of(source: Any, what: str) -> Table:

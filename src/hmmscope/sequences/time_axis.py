@@ -43,7 +43,7 @@ class Steps(Shown):
     rows: NDArray[np.int64]
     lengths: NDArray[np.int64]
     index: NDArray[Any] | None
-    names: tuple[str, ...] | None
+    names: tuple[Any, ...] | None
     summary: str = ""
 
     @property
@@ -84,7 +84,7 @@ class _Found:
 
 
 def put_on_grid(
-    cells: Any, groups: Sequence[tuple[str | None, NDArray[np.int64]]], axis: TimeAxis, where: Callable[[int], str]
+    cells: Any, groups: Sequence[tuple[Any, NDArray[np.int64]]], axis: TimeAxis, where: Callable[[int], str]
 ) -> Steps:
     axis.check()
     every = None if axis.every in (None, EACH_ROW) else parse_duration(axis.every, "every")
@@ -103,7 +103,7 @@ def put_on_grid(
     values = np.concatenate([part for one in found for part in one.index])
     index = values.astype("datetime64[us]") if is_time else values
     index = index if zone is None else zoned(index, zone)
-    known = None if any(name is None for name in names) else tuple(map(str, names))
+    known = None if None in names else tuple(names)
     return Steps(flat, np.array(list(map(len, rows))), index, known, _summary(found, flat, axis, every, is_time))
 
 

@@ -74,7 +74,7 @@ class VectorData:
         return (self.read_options and self.read_options.alphabets) or {}
 
     @property
-    def names(self) -> tuple[str, ...] | None:
+    def names(self) -> tuple[Any, ...] | None:
         """Names of the sequences, or None."""
         return None if self.steps is None else self.steps.names
 

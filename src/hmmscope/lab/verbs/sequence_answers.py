@@ -112,7 +112,7 @@ def oracle(asked: InferOptions) -> None:
         if number < _SHOWN_SEQUENCES:
             gaps = sequence.shape[1] - _made(sequence)
             also = f" and {gaps} missing" if gaps else ""
-            name = f" ({in_a_line(read.names[number])})" if read.names else ""
+            name = f" ({in_a_line(str(read.names[number]))})" if read.names else ""
             lines.append(f"sequence {number + 1}{name}: {_made(sequence)} observations{also}, {said[0]}")
             lines += [f"  {line}" for line in said[1:]]
         if out is not None:

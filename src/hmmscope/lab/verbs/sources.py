@@ -79,7 +79,7 @@ class Observations(NamedTuple):
 
     sequences: list[Tensor]
     about: str
-    names: tuple[str, ...] | None
+    names: tuple[Any, ...] | None
     labels: list[NDArray[Any]] | None
     inputs: Sequence[Tensor] | None = None
 
