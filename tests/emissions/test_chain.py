@@ -1,6 +1,7 @@
 """One filter for any emission: a Gaussian family in few lines, missing observations, and the categorical one."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -11,13 +12,13 @@ from hmmscope.emissions import log_space_chain
 from hmmscope.emissions.chain import (
     MarkovChainParams,
     count_rows,
-    count_states,
     draw_states,
     filter_states,
     smooth_states,
     viterbi_states,
     where_seen,
 )
+from hmmscope.emissions.states import StateCounts
 from hmmscope.errors import InputError
 
 Tensor = torch.Tensor
@@ -30,6 +31,13 @@ def gaussian(spread: float = 1.5) -> hs.GaussianHMM:
     transition = rows([[0.7, 0.3, 0.0], [0.1, 0.6, 0.3], [0.25, 0.25, 0.5]])
     means = spread * rows([[-1.0, 0.5], [0.0, 1.0], [1.0, -1.0]])
     return hs.GaussianHMM(rows([0.5, 0.5, 0.0]), transition, means, rows([[1.0, 0.5], [0.7, 2.0], [1.5, 1.0]]))
+
+
+def count_states(chain: MarkovChainParams, logs: Tensor, lengths: object = None) -> StateCounts:
+    counts = torch.as_tensor([logs.shape[1]] * len(logs) if lengths is None else lengths)
+    inside = torch.arange(logs.shape[1]) < counts[:, None]
+    found = count_rows(chain, logs[inside], counts)
+    return replace(found, occupancy=torch.zeros_like(logs).masked_scatter(inside[..., None], found.occupancy))
 
 
 def all_agree(chain: MarkovChainParams, logs: Tensor) -> None:
@@ -96,10 +104,11 @@ def test_categorical_emissions_are_a_family_too(offset: float) -> None:
     torch.testing.assert_close(best.log_probability - offset * counted, path.log_probability, rtol=0, atol=1e-9)
     drawn = draw_states(chain, logs, num_paths=3, seed=5, **given)
     assert torch.equal(drawn, hs.sample_state_paths(hmm, seen, num_paths=3, seed=5, **given))
-    counts, exact = count_states(chain, logs, **given), hs.expected_counts(hmm, seen, **given)
+    some, lengths = torch.tensor(lengths) > 0, [length for length in lengths if length]
+    counts, exact = count_states(chain, logs[some], lengths), hs.expected_counts(hmm, seen[some], lengths=lengths)
     close(counts.initial, exact.initial)
     close(counts.transitions, exact.transitions)
-    symbols = torch.nn.functional.one_hot(seen, 5).double()
+    symbols = torch.nn.functional.one_hot(seen[some], 5).double()
     close(torch.einsum("bts,btv->sv", counts.occupancy, symbols), exact.emissions)
 
 
@@ -127,8 +136,6 @@ def test_what_cannot_be_is_impossible_and_bad_numbers_are_refused(wide: float) -
     assert not smooth_states(chain, logs)[0].any()
     assert viterbi_states(chain, logs).states.tolist() == [[-1] * 4, [0] * 4]
     assert draw_states(chain, logs)[0].tolist() == [[-1] * 4, [0] * 4]
-    with pytest.raises(InputError, match="the sequence has probability zero"):
-        count_states(chain, logs)
     for bad, said in ((torch.nan, "must be finite numbers or -inf"), (torch.inf, "must be finite numbers or -inf")):
         with pytest.raises(InputError, match=said):
             filter_states(chain, torch.full((1, 1, 2), bad, dtype=torch.float64))
@@ -141,12 +148,14 @@ def test_rows_one_after_the_other_count_as_sequences_side_by_side() -> None:
     process, lengths = gaussian(), torch.tensor([7, 3, 1, 5])
     logs = process.log_likelihoods(hs.ProcessDataset(process, length=7)[0:4].observations)
     logs[3, 2] = torch.tensor([-900.0, 0.0, -1.0])
-    rows = torch.cat([own[:count] for own, count in zip(logs, lengths.tolist(), strict=True)])
-    one, other = count_rows(process.chain, rows, lengths), count_states(process.chain, logs, lengths=lengths)
-    for part in ("initial", "transitions", "log_likelihood"):
-        close(getattr(one, part), getattr(other, part))
-    inside = torch.arange(7) < lengths[:, None]
-    close(one.occupancy, other.occupancy[inside])
+    every = [own[:count] for own, count in zip(logs, lengths.tolist(), strict=True)]
+    rows = torch.cat(every)
+    one = count_rows(process.chain, rows, lengths)
+    visits, pairs, totals = zip(*(log_space_chain.smoothed(process.chain, own) for own in every), strict=True)
+    close(one.occupancy, torch.cat(visits))
+    close(one.initial, sum(own[0] for own in visits))
+    close(one.transitions, sum(pairs))
+    close(one.log_likelihood, torch.tensor(totals, dtype=torch.float64))
     rows[10] = -torch.inf
     assert count_rows(process.chain, rows, lengths).log_likelihood.isinf().nonzero().flatten().tolist() == [2]
 

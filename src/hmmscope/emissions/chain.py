@@ -189,32 +189,6 @@ def draw_states(
     return paths
 
 
-def count_states(
-    chain: MarkovChainParams,
-    log_likelihoods: Float64[Tensor, "batch time state"],
-    *,
-    reset_mask: object = None,
-    lengths: object = None,
-) -> StateCounts:
-    """Compute expected counts (the E-step of Baum-Welch).
-
-    Raises:
-        InputError: As for `filter_states`; or a sequence has probability zero.
-    """
-    _check(chain, log_likelihoods)
-    if log_likelihoods.shape[2] > MOST:
-        return many_states_table.count_many(chain, log_likelihoods, reset_mask, lengths)
-    given, mask = _given(chain, log_likelihoods, reset_mask, lengths)
-    counts = _counted(chain, given, mask)
-    dead = np.flatnonzero(counts.log_likelihood == -np.inf)
-    if len(dead):
-        row = given.work.rows[dead[0]]
-        raise InputError(f"log_likelihoods[{row}]: the sequence has probability zero, so it has no expected counts")
-    logs = torch.zeros(len(log_likelihoods), dtype=torch.float64)
-    logs[given.work.rows] = counts.log_likelihood
-    return StateCounts(counts.initial, counts.transitions, counts.occupancy.view(log_likelihoods.shape), logs)
-
-
 def count_rows(
     chain: MarkovChainParams,
     log_likelihoods: Float64[Tensor, "row state"],
@@ -235,25 +209,21 @@ def count_rows(
     if log_likelihoods.shape[1] > MOST:
         return many_states_table.count_rows_of_many(chain, log_likelihoods, lengths, weights)
     params = law_of(chain.initial.numpy(), chain.transition.numpy())
-    starts, counts = torch.arange(int(lengths.max())) == 0, lengths.numpy()
-    numbers = np.arange(len(counts))
-    about = counts.cumsum() - counts, counts, starts.numpy(), numbers, weights
-    found = _counted(chain, LogLikelihoodBatch(params, log_likelihoods.numpy(), *about), starts)
+    starts, counts = np.arange(int(lengths.max())) == 0, lengths.numpy()
+    about = counts.cumsum() - counts, counts, starts, np.arange(len(counts)), weights
+    found = _counted(chain, LogLikelihoodBatch(params, log_likelihoods.numpy(), *about))
     if weights is None:
         return found
     return replace(found, occupancy=found.occupancy * torch.from_numpy(np.repeat(weights, counts))[:, None])
 
 
-def _counted(chain: MarkovChainParams, given: LogLikelihoodBatch, reset_mask: Tensor) -> StateCounts:
+def _counted(chain: MarkovChainParams, given: LogLikelihoodBatch) -> StateCounts:
     sums = SufficientStatistics(np.zeros(len(chain.initial)), np.zeros(chain.transition.shape))
     found = given.smoothed(sums)
     first_S, moves_SS, visits_NS = (torch.from_numpy(part) for part in (*sums, found.beliefs))
     for n in np.flatnonzero(found.underflow_risk).tolist():
-        found.totals[n] = 0.0
-        for part in parts_of(reset_mask, int(given.work.lengths[n])):
-            own = slice(part.start + given.work.offsets[n], part.stop + given.work.offsets[n])
-            visits_NS[own], pairs_SS, total = log_space_chain.smoothed(chain, torch.from_numpy(given.rows[own]))
-            found.totals[n] += total
-            weight = 1.0 if given.work.weights is None else float(given.work.weights[n])
-            first_S, moves_SS = first_S + weight * visits_NS[own.start], moves_SS + weight * pairs_SS
+        own = slice(given.work.offsets[n], given.work.offsets[n] + given.work.lengths[n])
+        visits_NS[own], pairs_SS, found.totals[n] = log_space_chain.smoothed(chain, torch.from_numpy(given.rows[own]))
+        weight = 1.0 if given.work.weights is None else float(given.work.weights[n])
+        first_S, moves_SS = first_S + weight * visits_NS[own.start], moves_SS + weight * pairs_SS
     return StateCounts(first_S, moves_SS, visits_NS, torch.from_numpy(found.totals))

@@ -3,7 +3,6 @@
 A sequence is filtered in log space if the states' log-likelihoods of one observation differ by more than `RANGE` nats.
 """
 
-import math
 from collections.abc import Iterator
 
 import numpy as np
@@ -13,14 +12,13 @@ from numpy.typing import NDArray
 from hmmscope.axes import Tensor
 from hmmscope.emissions import log_space_chain
 from hmmscope.emissions.states import MarkovChainParams, StateCounts, StatesFiltered, parts_of
-from hmmscope.errors import InputError
 from hmmscope.inference.compiled import run_filter
 from hmmscope.inference.counts import Counts, add_counts
 from hmmscope.inference.filtering import first_impossible
 from hmmscope.inference.loop_inputs import flat_sequences, tables
 from hmmscope.inference.paths import PathResult, most_likely_states
 from hmmscope.inference.ragged import check_ragged
-from hmmscope.inference.smoothing import expected_counts, smooth_beliefs
+from hmmscope.inference.smoothing import smooth_beliefs
 from hmmscope.processes.capabilities import OF_STATES
 from hmmscope.processes.params import StateEmissionParams
 from hmmscope.processes.process import Process
@@ -90,25 +88,6 @@ def viterbi_many_states(
             states[b, part], log = log_space_chain.likeliest(chain, log_likelihoods[b, part])
             logs[b] += log
     return PathResult(states, logs)
-
-
-def count_many(chain: MarkovChainParams, log_likelihoods: Tensor, reset_mask: object, lengths: object) -> StateCounts:
-    seen = TableLikelihoodProcess(chain, log_likelihoods)
-    _, mask, inside = check_ragged(seen.rows_BT, seen.alphabet, reset_mask, lengths)
-    apart = list(seen.apart(mask, inside))
-    plain = torch.ones(len(inside), dtype=torch.bool)
-    plain[[b for b, _ in apart]] = False
-    counts = inside.sum(1).where(plain, 0)  # sequences in logarithms are added below
-    found = expected_counts(seen, seen.rows_BT, reset_mask=mask, lengths=counts)
-    visits = found.emissions.T.reshape(*inside.shape, -1).clone()
-    logs = found.log_likelihood + (seen.scale_BT * inside).sum(1).where(plain, 0.0)
-    first, transitions = found.initial.clone(), found.transitions.clone()
-    for b, part in apart:
-        visits[b, part], pairs, total = log_space_chain.smoothed(chain, log_likelihoods[b, part])
-        if total == -math.inf:
-            raise InputError(f"log_likelihoods[{b}]: the sequence has probability zero, so it has no expected counts")
-        first, transitions, logs[b] = first + visits[b, part.start], transitions + pairs, logs[b] + total
-    return StateCounts(first, transitions, visits, logs)
 
 
 def count_rows_of_many(
