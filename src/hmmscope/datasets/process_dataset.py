@@ -1,4 +1,4 @@
-"""Process datasets, with samples that are bit-identical on every device."""
+"""Process datasets, with bit-identical samples on every device."""
 
 import hashlib
 from collections.abc import Sequence

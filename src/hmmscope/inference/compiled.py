@@ -156,7 +156,7 @@ class Outputs(NamedTuple):
     openers: NDArray[np.int64] | None = None
 
     def flat(self, size: int, dtype: np.dtype) -> tuple[NDArray, ...]:
-        """Return opening, prediction, `ahead`, `beliefs` and `norms`; arrays that are not given are empty."""
+        """Return opening, prediction, `ahead`, `beliefs` and `norms`; missing arrays are empty."""
         laws, ahead = NextStepProbs(np.empty(0), np.empty((size, 0))), np.empty((0, 0))
         if self.laws is not None and self.ahead is not None and len(self.laws.opening):
             laws, ahead = self.laws, self.ahead.reshape(-1, len(self.laws.opening))

@@ -19,7 +19,7 @@ from hmmscope.sequences.gaps import MISSING
 def check_ragged(
     observations: object, alphabet: Alphabet, reset_mask: object, lengths: object
 ) -> tuple[Int64[Tensor, "batch time"], Bool[Tensor, " time"], Bool[Tensor, "batch time"]]:
-    """Check a batch; return its symbols, sequence starts and a mask of entries that are not padding.
+    """Check a batch; return its symbols, sequence starts and a mask of entries other than padding.
 
     Padding becomes symbol 0, and a missing observation becomes V.
 

@@ -1,4 +1,4 @@
-"""Error, by position, of beliefs that are computed from a short context window."""
+"""Error, by position, of beliefs from a short context window."""
 
 from collections.abc import Sequence
 

@@ -1,4 +1,4 @@
-"""Capabilities (quantities that are exactly computable for a process), and the Bayes-optimal predictor's output."""
+"""Capabilities (quantities exactly computable for a process), and the Bayes-optimal predictor's output."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field

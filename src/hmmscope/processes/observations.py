@@ -62,7 +62,7 @@ def as_counts(lengths: Any) -> Tensor:
 def as_batch(
     observations: Any, alphabet: Alphabet, lengths: object = None, field: str = "observations"
 ) -> tuple[Tensor, Int64[Tensor, " batch"] | None]:
-    """Return symbols (batch, time), which are not checked yet, and the lengths of the sequences or None.
+    """Return unchecked symbols (batch, time), and the lengths of the sequences or None.
 
     Tensors are (batch, time); other input is read as `SequenceData` does. A 1-d array, a column (time, 1) or a list of
     names is one sequence. Masked entries become `MISSING`. `field` names the observations in warnings.

@@ -113,7 +113,7 @@ class HMMParams(Shown, ABC):
 
     @abstractmethod
     def with_gaps(self) -> "HMMParams":
-        """Return parameters with an additional symbol V for missing observations, which is never predicted."""
+        """Return parameters with an additional symbol V for missing observations, never predicted."""
 
     @property
     def num_symbols(self) -> int:

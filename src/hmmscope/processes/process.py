@@ -78,7 +78,7 @@ class Process(StateMethods, ABC):
         no_optimum_reason, suggestion: why exact predictions are unknown, and an alternative, for error messages.
         data: recorded sequences if samples are windows of them, else None.
         component_weights: probabilities of the components; (1,) for a single process.
-        params: parameter arrays, with entries that are multiples of 2^-32.
+        params: parameter arrays, whose entries are multiples of 2^-32.
         evaluated_after: the only symbol after which predictions are evaluated, or None.
         prior: `PriorProcess` that the Bayes-optimal predictor assumes, or None for this process.
         header_format: sizes of the headers that `encode_header` returns, or None.

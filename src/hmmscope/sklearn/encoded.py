@@ -33,7 +33,7 @@ SMALL = 4096
 
 
 class UnroundedHMM(Process):
-    """HMM whose states emit symbols, with probabilities that are not rounded to multiples of 2^-32.
+    """HMM whose states emit symbols, with probabilities not rounded to multiples of 2^-32.
 
     Args:
         initial, transition, emission: Probabilities (S,), (S, S) and (S, V).

@@ -206,7 +206,7 @@ def check_format(document: Any, kind: str, path: Path) -> None:
 
 @contextmanager
 def new_folder(path: Path, *, manifest: bool = True) -> Iterator[Path]:
-    """Yield a temporary folder to fill, which is renamed to `path` atomically when the block ends.
+    """Yield a temporary folder to fill, renamed to `path` atomically when the block ends.
 
     Raises:
         RefusedError: `path` exists.

@@ -1,1 +1,1 @@
-"""Effects, claims, verdicts and figures, which are computed from the tables of experiments."""
+"""Effects, claims, verdicts and figures, computed from the tables of experiments."""

@@ -50,12 +50,12 @@ def level(value: float, over: Iterable[float], name: str, role: Role = "baseline
 
 
 def lines(title: str, *series: Series | None, x_label: str, y_label: str, **shown: Any) -> Lines:
-    """Return a panel of curves; curves that are None are left out."""
+    """Return a panel of curves; None is left out."""
     return Lines(title=title, x_label=x_label, y_label=y_label, series=_present(series), **shown)
 
 
 def bars(title: str, *series: Series | None, categories: Iterable[object], y_label: str, **shown: Any) -> Bars:
-    """Return a panel of bars; series that are None are left out."""
+    """Return a panel of bars; None is left out."""
     names = tuple(str(category) for category in categories)
     return Bars(title=title, y_label=y_label, categories=names, series=_present(series), **shown)
 

@@ -64,7 +64,7 @@ class Rows(list[dict[str, Any]]):
         return PerSeed({seed: measure(own) for seed, own in self.by("seed").items()})
 
     def with_columns(self, **columns: Callable[[dict[str, Any]], Any]) -> "Rows":
-        """Add columns that are computed from each row."""
+        """Add columns computed from each row."""
         return Rows(row | {name: make(row) for name, make in columns.items()} for row in self)
 
     def pool(self, *keys: str, value: str = "value") -> "Rows":

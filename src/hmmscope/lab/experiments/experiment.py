@@ -85,7 +85,7 @@ class Experiment(ABC):
         return None
 
     def cells(self, labels: list[str]) -> dict[str, list[str]]:
-        """Return the parts of a seed, by name: labels of models that are measured together."""
+        """Return the parts of a seed, by name: labels of models, measured together."""
         return {label: [label] for label in labels} if self.measure_per_run else {ALL: labels}
 
     def measurements(self, scale: str) -> dict[str, Any]:

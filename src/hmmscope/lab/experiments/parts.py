@@ -33,7 +33,7 @@ from hmmscope.system_info import machine_line
 
 @dataclass(frozen=True)
 class MeasuredPart:
-    """A part of an experiment: the models of one seed that are measured together.
+    """A part of an experiment: the models of one seed, measured together.
 
     Attributes:
         seed: seed of the models.

@@ -1,4 +1,4 @@
-"""Execution of a seeded experiment, with one task for each part (the models of a seed that are measured together)."""
+"""Execution of a seeded experiment, with one task for each part (the models of a seed, measured together)."""
 
 import functools
 import json

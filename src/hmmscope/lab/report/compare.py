@@ -23,7 +23,7 @@ _REFERENCES = ("optimum", "ceiling", "baseline")
 def compare(figures: Mapping[str, list[Figure]]) -> list[Figure]:
     """Return a combined figure for each figure name that at least two experiments have.
 
-    A combined figure shows models, labelled by experiment, and references (such as the optimum) that are equal in all.
+    A combined figure shows models, labelled by experiment, and references (such as the optimum) equal in all.
 
     Args:
         figures: Figures of each experiment, by the experiment's name on the page.
