@@ -102,7 +102,7 @@ def test_a_fit_answers_about_its_data_and_about_other_data() -> None:
     assert fit.predict(names=True)[0] in ("state 0", "state 1")
     assert fit.predict(x[:5]).shape == (5,)
     assert fit.sample(4).observations.shape == (4, 2)
-    with pytest.raises(InputError, match=r"observed: must be a single sequence, got 2 sequences$"):
+    with pytest.raises(InputError, match=r"observed: must be a single sequence, got 2 sequences; pass the past of one"):
         fit.forecast(steps=3)
     ahead = fit.forecast(x, steps=3)
     mean = hs.filter_beliefs(fit.hmm, x).next_observation[0, -1]

@@ -192,7 +192,8 @@ def forecast(
     given = given_rows(hmm, observed, **reading)
     count = len(given.sequences)
     if count != 1:
-        raise InputError(f"observed: must be a single sequence, got {count} sequences")
+        rule = "pass the past of one, such as the rows after the last gap, with forecast(past, steps)"
+        raise InputError(f"observed: must be a single sequence, got {count} sequences; {rule}")
     names = outcome_names(hmm, coordinate_names(hmm, given)) if hmm.real_valued else hmm.symbols or ()
     if given.inputs is not None:
         if next_inputs is None:
