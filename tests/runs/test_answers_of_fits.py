@@ -266,6 +266,10 @@ def test_answers_about_a_time_grid_keep_the_zone_of_a_frame_and_the_names_of_seq
     both = pandas.concat([frame, frame.assign(id="b")])
     rows = pandas.MultiIndex.from_product([["a", "b"], stamps])
     assert hs.fit(both, 1, group="id", **reading).predict().to_pandas().index.equals(rows)
+    for levels in (both.set_index(["id", "t"]), both.set_index(["id", "t"])["x"], both.set_index(["t", "id"])):
+        fit = hs.fit(levels, 1, group="id", time="t", every="10min")
+        assert fit.predict().to_pandas().index.equals(rows)
+        assert fit.predict(levels).to_pandas().index.equals(rows)
     labels = hs.fit(both, 1, column="x", group="id").predict().to_pandas().index
     assert labels.tolist() == [(name, row) for name in "ab" for row in frame.index]
 

@@ -150,9 +150,10 @@ class Table:
         self.numbers, self.labels, self.separator, self.header = numbers, labels, separator, header
 
     def raw(self, name: str) -> Any:
-        if name not in self.names and self.labels is not None and name in (INDEX, str(self.labels.name)):
-            return self.labels
-        return self._take(name)
+        if name in self.names or not self.has(name):
+            return self._take(name)
+        levels = list(map(str, self.labels.names))
+        return self.labels.get_level_values(levels.index(name)) if name in levels else self.labels
 
     def column(self, name: str) -> Any:
         cells = to_plain(self.raw(name))
@@ -170,7 +171,7 @@ class Table:
         return []
 
     def has(self, name: str) -> bool:
-        return name in self.names or (self.labels is not None and name in (INDEX, str(self.labels.name)))
+        return name in self.names or (self.labels is not None and name in (INDEX, *map(str, self.labels.names)))
 
     def where(self, row: int) -> str:
         return f"{self.what}: row {row + 1 if self.numbers is None else self.numbers[row]}"
