@@ -26,7 +26,7 @@ TWO, THREE = np.arange(6.0).reshape(3, 2), np.arange(12.0).reshape(2, 3, 2)
         (TWO, {"axis": 2}, r"axis: must be 0"),
         (THREE, {"axis": 1}, r"got \(2, 3, 2\) with axis=1"),
         (TWO, {"lengths": [1, 1]}, r"lengths: must sum to the 3 rows, got 2"),
-        (TWO, {"lengths": [[3]]}, r"lengths: must be whole numbers of at least 1, got \[\[3\]\]"),
+        (TWO, {"lengths": [[3]]}, r"lengths: must be whole numbers of at least 1, one per sequence, got \[\[3\]\]"),
         (TWO, {"lengths": [1.5, 1.5]}, r"lengths: must be whole numbers of at least 1"),
         (TWO, {"lengths": [3, 0]}, r"lengths: must be whole numbers of at least 1"),
         (THREE, {"lengths": [3]}, r"lengths: must be 2 whole numbers in \[1, 3\]"),

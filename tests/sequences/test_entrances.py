@@ -316,6 +316,30 @@ def test_numbers_that_could_be_read_wrongly(tmp_path: Path) -> None:
         fit.score({"a": two["a"], "d": two["b"]})
 
 
+def test_columns_of_booleans_are_channels_unless_an_emission_of_numbers_is_chosen(tmp_path: Path) -> None:
+    few = hs.FitOptions(num_restarts=1, max_iterations=3)
+    flags, level = [True, False, None, True] * 9, [0.5, 1.5, 0.25, 2.0] * 9
+    tables: list[Any] = [{"flag": flags, "level": level}, {"flag": np.array(flags, object), "level": level}]
+    tables += [
+        {"flag": np.ma.array([one is True for one in flags], mask=[one is None for one in flags]), "level": level}
+    ]
+    tables += [__import__(name).DataFrame(tables[0]) for name in ("pandas", "polars") if find_spec(name)]
+    for name, write in (("a", str), ("b", json.dumps)):
+        rows = (f"{'' if a is None else write(a)},{b}\n" for a, b in zip(flags, level, strict=True))
+        (tmp_path / f"{name}.csv").write_text("flag,level\n" + "".join(rows))
+        tables.append(tmp_path / f"{name}.csv")
+    numbers = np.column_stack([[np.nan if one is None else one for one in flags], level])
+    plain = hs.fit(numbers, 2, lengths=[36], options=few, emission="gaussian")
+    for table in tables:
+        fit, own = hs.fit(table, 2, options=few), hs.fit(table, 2, options=few, emission="gaussian")
+        assert (fit.data.columns, fit.hmm.read_options.alphabets) == (("level", "flag"), {"flag": ("False", "True")})
+        assert (own.data.columns, own.log_likelihood) == (("flag", "level"), plain.log_likelihood)
+        assert "names" not in own.hmm.source
+        for other in tables:
+            assert fit.score(other) == pytest.approx(fit.log_likelihood, abs=1e-9)
+            assert own.score(other) == pytest.approx(plain.log_likelihood, abs=1e-9)
+
+
 def test_columns_of_names_are_channels_beside_numbers(tmp_path: Path) -> None:
     path, few = tmp_path / "mixed.csv", hs.FitOptions(num_restarts=1, max_iterations=3)
     table = {"sky": ["sun", None, "rain", "sun"] * 9, "temp": [0.5, 1.5, 0.25, None] * 9}

@@ -39,12 +39,11 @@ from hmmscope.runs.goodness import Goodness, goodness_of_fit
 from hmmscope.runs.posterior import FitData, Posterior
 from hmmscope.runs.stream_parts import parts_of
 from hmmscope.runs.table_order import in_table_order
-from hmmscope.runs.vector_sequences import READING, choose_vectors, emission_of, read_validation, refuse
+from hmmscope.runs.vector_sequences import READING, choose_vectors, emission_of, read_numbers, read_validation, refuse
 from hmmscope.schema import items_of, options_of, require, require_bool
 from hmmscope.sequences.columns import own_rows
 from hmmscope.sequences.data import SequenceData, read_as
 from hmmscope.sequences.streaming import SequenceStream
-from hmmscope.sequences.vector_data import read_vectors
 from hmmscope.system_info import require_memory
 
 
@@ -225,7 +224,7 @@ def fit(
     options, names = _numbered(options, sizes[-1], source, reading)
     settings = {name: value for name, value in vars(options).items() if name not in OWN_OPTIONS} | {"seed": seed}
     quiet, choose = settings.pop("quiet"), settings.pop("choose")
-    emission, tied = emission_of(source, emission, reading), options.tied_emissions
+    asked, emission, tied = emission, emission_of(source, emission, reading), options.tied_emissions
     if inputs is not None or options.durations is not None:
         refuse_beside(options, inputs, emission=emission, validation=validation, stream=stream)
         data = read_as(source, reading, [*settings, "num_states"])
@@ -235,7 +234,9 @@ def fit(
         return ended(FitResult(hmm, total, **fields), heard, begun)
     if emission != "symbols":
         refuse(emission, stream=stream, tied_emissions=tied)
-        return _fit_numbers(source, sizes, emission, validation, settings, (quiet, choose, begun, names), reading)
+        return _fit_numbers(
+            source, sizes, emission, validation, settings, (quiet, choose, begun, names, asked), reading
+        )
     if stream:
         require(len(sizes) == 1, "num_states", "must be a single number for a stream", num_states)
         return _fit_stream(source, sizes[0], settings, quiet, reading)
@@ -286,14 +287,14 @@ def _fit_numbers(
     emission: str | type[EmissionHMM],
     validation: Any,
     options: dict[str, Any],
-    call: tuple[bool | None, str | None, float, Any],
+    call: tuple[bool | None, str | None, float, Any, Any],
     read_options: dict[str, Any],
 ) -> FitResult:
-    (quiet, choose, begun, names), judges = call, None
+    (quiet, choose, begun, names, asked), judges = call, None
     more = dict(read_options)
     reading = {name: more.pop(name) for name in READING if name in more}
     refuse(emission, unit=more.pop("unit", None))
-    data = read_vectors(source, **reading)
+    data = read_numbers(source, asked, reading)
     if data.alphabets:
         rule = f"must be gaussian for columns of names ({', '.join(data.alphabets)}), or leave these out with column="
         require(family_name(emission) in ("gaussian", "mixed"), "emission", rule, family_name(emission))

@@ -38,6 +38,13 @@ def emission_of(source: Any, asked: str | type[EmissionHMM] | None, reading: dic
     return "symbols"
 
 
+def read_numbers(source: Any, asked: str | type[EmissionHMM] | None, reading: dict[str, Any]) -> VectorData:
+    """Read numbers; booleans are names, unless the requested emission has numbers only."""
+    data = read_vectors(source, **reading)
+    named = isinstance(source, VectorData) or asked is None or family_name(asked) in ("mixed", "channels")
+    return data if named else data.with_boolean_numbers()
+
+
 def read_validation(validation: Any, data: VectorData, reading: dict[str, Any]) -> VectorData:
     options = reading if isinstance(validation, str | Path) else {"axis": reading.get("axis")}
     return read_vectors(validation, **options, symbols_from=data.read_options, width=data.rows.shape[1])

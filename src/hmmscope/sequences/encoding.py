@@ -125,17 +125,17 @@ def filling_lengths(lengths: object, total: int) -> NDArray[np.int64]:
     return counts
 
 
-def whole_lengths(lengths: object) -> NDArray[np.int64]:
+def whole_lengths(lengths: object, least: int = 0) -> NDArray[np.int64]:
     refuse_masked("lengths", lengths)
     try:
         counts = np.asarray(lengths)
         if counts.dtype.kind == "f" and bool((counts == np.floor(counts)).all() and (counts < 2**53).all()):
             counts = counts.astype(np.int64)
-        good = counts.ndim == 1 and (counts.dtype.kind in "iu" or counts.size == 0) and bool((counts >= 0).all())
+        good = counts.ndim == 1 and (counts.dtype.kind in "iu" or counts.size == 0) and bool((counts >= least).all())
     except (ValueError, TypeError, OverflowError):
         good = False
     if not good:
-        raise InputError(f"lengths: must be whole numbers of at least 0, one per sequence, got {shown(lengths)}")
+        raise InputError(f"lengths: must be whole numbers of at least {least}, one per sequence, got {shown(lengths)}")
     return counts.astype(np.int64)
 
 

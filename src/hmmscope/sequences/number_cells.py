@@ -15,6 +15,7 @@ from hmmscope.axes import Float64, Tensor
 from hmmscope.errors import InputError
 from hmmscope.schema import listed, shown
 from hmmscope.sequences.columns import categories_of, is_frame, listed_columns, to_plain, writable
+from hmmscope.sequences.encoding import whole_lengths
 from hmmscope.sequences.gaps import Missing, is_nothing
 from hmmscope.sequences.sources import NUMBERS, OBSERVATIONS, Arrays, Plain, Source, Text, open_file
 from hmmscope.sequences.tables import INDEX, Table, TableCells, csv_table, ending_of, table_of
@@ -23,6 +24,8 @@ from hmmscope.sequences.time_stamps import looks_like_time
 #: Default markers of a missing entry, besides an empty cell.
 NOTHING = ("NA", "NaN", "nan")
 _COMMA = re.compile(r"[+-]?\d*,\d+(?:[eE][+-]?\d+)?")
+#: Names of a column of booleans.
+BOOLEANS = ("False", "True")
 #: Most different names in a column of names, unless each occurs twice on average.
 MOST_NAMES = 12
 #: A number that may have a thousands separator or a decimal mark.
@@ -46,6 +49,19 @@ def is_array(one: Any) -> bool:
         return np.ndim(plain) in (1, 2)
     except ValueError:  # lists of different lengths
         return False
+
+
+def is_flat(array: Any) -> bool:
+    if isinstance(array, list | tuple):
+        return bool(array) and all(isinstance(row, list | tuple) and row and np.isscalar(row[0]) for row in array)
+    return bool(np.ndim(array) == 2)
+
+
+def counts_of(lengths: Any, total: int | None = None) -> list[int]:
+    counts = whole_lengths(to_plain(lengths), 1).tolist()
+    if total is not None and sum(counts) != total:
+        raise InputError(f"lengths: must sum to the {total} rows, got {sum(counts)}")
+    return counts
 
 
 def as_numbers(one: Any, what: str = "source") -> Float64[Tensor, "..."]:
@@ -118,6 +134,8 @@ def floats_of(table: Table, name: str, gaps: NumberMarkers, names: Sequence[str]
             raise InputError(f"{table.place(int(np.isinf(found).argmax()), name)}: is not finite")
         return np.asarray(found)
     cells = cells.tolist() if isinstance(cells, np.ndarray) else cells
+    if _are_booleans(cells, gaps):
+        return _codes(table, name, gaps, BOOLEANS)
     numbers = [gaps.number(cell) for cell in cells]
     if None in numbers:
         row = numbers.index(None)
@@ -137,7 +155,9 @@ def names_in(table: Table, name: str, gaps: NumberMarkers) -> tuple[str, ...] | 
     if (categories := categories_of(table.raw(name))) is not None:
         return tuple(map(str, categories))
     cells = table.column(name)
-    plain = isinstance(cells, np.ndarray) and cells.dtype.kind in "iufb"
+    if _are_booleans(cells, gaps):
+        return BOOLEANS
+    plain = isinstance(cells, np.ndarray) and cells.dtype.kind in "iuf"
     if plain or any(number == number for number in map(gaps.number, cells) if number is not None):
         return None
     known = [str(cell).strip() for cell in cells if gaps.number(cell) is None]
@@ -146,9 +166,24 @@ def names_in(table: Table, name: str, gaps: NumberMarkers) -> tuple[str, ...] | 
     return tuple(names) if good else ()
 
 
+def _are_booleans(cells: Any, gaps: NumberMarkers) -> bool:
+    if isinstance(cells, np.ndarray) and cells.dtype.kind not in "OUS":
+        return cells.dtype.kind == "b"
+    texts = (_text(cell) for cell in cells)
+    seen = (text.capitalize() in BOOLEANS for text in texts if text not in gaps.names)
+    return next(seen, False) and all(seen)
+
+
+def _text(cell: Any) -> str:
+    return "" if is_nothing(cell) else str(cell).strip()
+
+
 def _codes(table: Table, name: str, gaps: NumberMarkers, names: Sequence[str]) -> NDArray[np.float64]:
     places = dict.fromkeys(gaps.names, math.nan) | {one: float(place) for place, one in enumerate(names)}
-    texts = ["" if is_nothing(cell) else str(cell).strip() for cell in table.column(name)]
+    texts = list(map(_text, table.column(name)))
+    same = {one.capitalize(): one for one in names}
+    if sorted(same) == [*BOOLEANS]:  # which programs write as true or TRUE
+        texts = [same.get(text.capitalize(), text) for text in texts]
     for row, text in enumerate(texts):
         if text not in places:
             raise InputError(f"{table.place(row, name)}: must be one of the names {listed(names)}, got {shown(text)}")

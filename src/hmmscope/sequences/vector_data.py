@@ -14,16 +14,19 @@ from numpy.typing import NDArray
 
 from hmmscope.axes import Float64, Int64, Tensor
 from hmmscope.errors import InputError
-from hmmscope.schema import refuse_masked, require, require_count, require_known, shown, unknown_name
+from hmmscope.schema import require, require_count, require_known, shown, unknown_name
 from hmmscope.sequences import sources
 from hmmscope.sequences.columns import as_labels, listed_columns, own_rows, to_plain
 from hmmscope.sequences.gaps import Missing
 from hmmscope.sequences.number_cells import (
+    BOOLEANS,
     NumberMarkers,
     as_numbers,
+    counts_of,
     floats_of,
     headed_table,
     is_array,
+    is_flat,
     names_in,
     split_names,
 )
@@ -47,6 +50,7 @@ class VectorData:
         columns: names of the coordinates, or None.
         how, read_options: see `hmmscope.SequenceData`.
         steps: time stamps or labels of the rows, and names of the sequences, or None.
+        in_table: the columns in the order of the table, or empty.
     """
 
     rows: Float64[Tensor, "row coordinate"]
@@ -55,6 +59,7 @@ class VectorData:
     how: str = ""
     read_options: ReadOptions | None = None
     steps: Steps | None = None
+    in_table: tuple[str, ...] = ()
 
     @property
     def moved(self) -> bool:
@@ -97,6 +102,18 @@ class VectorData:
         """Return an array of all sequences, padded with NaN."""
         parts = list(self.sequences)
         return torch.nn.utils.rnn.pad_sequence(parts, batch_first=True, padding_value=torch.nan)
+
+    def with_boolean_numbers(self) -> "VectorData":
+        """Return the data with booleans as 0 and 1 in columns of numbers."""
+        options, names = self.read_options, {one: own for one, own in self.alphabets.items() if own != BOOLEANS}
+        if options is None or len(names) == len(self.alphabets):
+            return self
+        order = (*(name for name in self.in_table if name not in names), *names)
+        column = options.column and ",".join(order)
+        reading, how = replace(options, column=column, alphabets=names or None), self.how
+        for name in set(self.alphabets) - set(names):
+            how = how.replace(f"{name} (2 names)", name)
+        return replace(_in_order(self, order), read_options=reading, how=how)
 
     def describe(self) -> str:
         width, least, most = self.rows.shape[1], int(self.lengths.min()), int(self.lengths.max())
@@ -167,7 +184,7 @@ def read_vectors(
         other = next((name for name, value in wanted.to_data().items() if value is not None), None)
         if other is not None or columns or lengths is not None:
             raise InputError(f"{other or 'column, lengths'}: VectorData is already read; leave out options for reading")
-        return _in_order(source, asked.kept.column)
+        return _in_order(source, (asked.kept.column or "").split(","))
     if isinstance(source, os.PathLike | str):
         path, ending = Path(source), ending_of(Path(source))
         if ending not in NUMBERS:
@@ -177,9 +194,9 @@ def read_vectors(
     return _read(sources.open_object(source, "source"), asked, "source", "")
 
 
-def _in_order(data: VectorData, column: str | None) -> VectorData:
-    names, known = (column or "").split(","), data.columns or ()
-    if names == list(known) or not all(name in known for name in names):
+def _in_order(data: VectorData, names: Sequence[str]) -> VectorData:
+    known = data.columns or ()
+    if list(names) == list(known) or not all(name in known for name in names):
         return data
     return replace(data, rows=data.rows[:, [known.index(name) for name in names]], columns=tuple(names))
 
@@ -311,7 +328,7 @@ def _of_table(table: Table, asked: _Request) -> VectorData:
             table.require(name, field)
     gaps = NumberMarkers.of(options.missing)
     alphabets = asked.alphabets(table, chosen, gaps)
-    chosen = [*(name for name in chosen if name not in alphabets), *alphabets]
+    in_table, chosen = tuple(chosen), [*(name for name in chosen if name not in alphabets), *alphabets]
     arrays = [floats_of(table, name, gaps, alphabets.get(name)) for name in chosen]
     if not arrays or not len(arrays[0]):
         raise InputError(f"{table.what}: contains no {'numbers' if chosen else 'column of numbers'}")
@@ -325,7 +342,7 @@ def _of_table(table: Table, asked: _Request) -> VectorData:
         if options.group is not None or options.time is not None:
             other = "group" if options.group is not None else "time"
             raise InputError(f"{table.what}: give either lengths or {other}; both define where sequences end")
-        counts = _counts(asked.lengths, len(array))
+        counts = counts_of(asked.lengths, len(array))
     else:
         counts = [len(array)]
     steps = table.steps(options.group, options.axis_of_time, len(array)) if labels else None
@@ -336,7 +353,8 @@ def _of_table(table: Table, asked: _Request) -> VectorData:
     how += f"; {steps.summary}" if steps is not None and steps.summary else ""
     if np.isnan(array).all():
         raise InputError(f"{table.what}: every observation is missing")
-    return VectorData(torch.from_numpy(array), torch.tensor(counts), tuple(chosen), how, reading or None, steps)
+    rows, lengths = torch.from_numpy(array), torch.tensor(counts)
+    return VectorData(rows, lengths, tuple(chosen), how, reading or None, steps, in_table)
 
 
 def _nameless(what: str, cells: TableCells, asked: _Request, gaps: NumberMarkers) -> VectorData:
@@ -365,15 +383,9 @@ def _nameless(what: str, cells: TableCells, asked: _Request, gaps: NumberMarkers
 
 
 def _axis(asked: _Request, array: Any) -> int | None:
-    if asked.options.axis is None and asked.lengths is None and _is_flat(array):
+    if asked.options.axis is None and asked.lengths is None and is_flat(array):
         return asked.kept.axis
     return asked.options.axis
-
-
-def _is_flat(array: Any) -> bool:
-    if isinstance(array, list | tuple):
-        return bool(array) and all(isinstance(row, list | tuple) and row and np.isscalar(row[0]) for row in array)
-    return bool(np.ndim(array) == 2)
 
 
 def _of_array(source: Any, asked: _Request, how: str, what: str = "source") -> VectorData:
@@ -401,7 +413,7 @@ def _shaped(
     if array.ndim == 3 and axis is None:
         if lengths is None:
             return joined(list(array), how, reading)
-        counts = _counts(lengths)
+        counts = counts_of(lengths)
         if len(counts) != len(array) or max(counts) > array.shape[1]:
             raise InputError(
                 f"lengths: must be {len(array)} whole numbers in [1, {array.shape[1]}], got {shown(lengths)}"
@@ -427,19 +439,7 @@ def _shaped(
             f"{rows} observations of {columns} coordinates, axis=0 to read {columns} sequences of {rows} numbers, or "
             f"axis=1 to read {rows} sequences of {columns} numbers"
         )
-    return joined(list(array.split(_counts(lengths, len(array)))), how, reading)
-
-
-def _counts(lengths: Any, total: int | None = None) -> list[int]:
-    refuse_masked("lengths", lengths)
-    counts = np.asarray(to_plain(lengths))
-    if counts.dtype.kind == "f" and bool((counts == np.floor(counts)).all()) and bool((np.abs(counts) < 2**53).all()):
-        counts = counts.astype(np.int64)
-    if counts.ndim != 1 or counts.dtype.kind not in "iu" or not len(counts) or (counts < 1).any():
-        raise InputError(f"lengths: must be whole numbers of at least 1, got {shown(lengths)}")
-    if total is not None and sum(counts.tolist()) != total:
-        raise InputError(f"lengths: must sum to the {total} rows, got {sum(counts.tolist())}")
-    return list(map(int, counts))
+    return joined(list(array.split(counts_of(lengths, len(array)))), how, reading)
 
 
 def joined(parts: Sequence[Tensor], how: str = "", reading: ReadOptions | None = None) -> VectorData:

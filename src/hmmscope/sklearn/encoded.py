@@ -203,6 +203,7 @@ def with_lengths(X: Any, lengths: Any, *, symbols: bool, alphabet: Alphabet | No
     if lengths is not None:
         raise InputError("lengths: apply to arrays and tables only; this X already has lengths")
     if isinstance(X, VectorData):
+        X = X.with_boolean_numbers()
         require(not X.alphabets, "X", "must be numbers, but has columns of names; fit it with hmmscope.fit", X.columns)
         return X.rows.numpy(), X.lengths.numpy(), None
     flat = X.flat.astype(np.float64)

@@ -21,11 +21,11 @@ from hmmscope.processes.recorded_sequences import RecordedSequences
 from hmmscope.processes.recorded_vectors import RecordedVectors
 from hmmscope.runs.config import RunConfig
 from hmmscope.runs.pipeline import engine_of, model_io_of
-from hmmscope.runs.vector_sequences import READING, emission_of, refuse
+from hmmscope.runs.vector_sequences import READING, emission_of, read_numbers, refuse
 from hmmscope.schema import require
 from hmmscope.seeds import check_seed
 from hmmscope.sequences.data import SequenceData, read_as
-from hmmscope.sequences.vector_data import VectorData, read_vectors
+from hmmscope.sequences.vector_data import VectorData
 from hmmscope.training.spec import TrainingSpec
 
 #: Numbers of passes through the training part; they are tried in this order as long as the validation loss falls.
@@ -204,4 +204,5 @@ def prepare(source: Any, spec: StudySpec, **reading: Any) -> Prepared:
     if isinstance(source, SequenceData) or emission_of(source, spec.emission or None, reading) == "symbols":
         return Prepared(read_as(source, reading), spec)
     refuse("gaussian", **{name: value for name, value in reading.items() if name not in READING})
-    return PreparedNumbers(read_vectors(source, **{name: reading[name] for name in READING if name in reading}), spec)
+    own = {name: reading[name] for name in READING if name in reading}
+    return PreparedNumbers(read_numbers(source, spec.emission or None, own), spec)

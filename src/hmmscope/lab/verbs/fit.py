@@ -13,11 +13,11 @@ from hmmscope.runs import fitting
 from hmmscope.runs.fit_answers import searched
 from hmmscope.runs.fit_options import FitOptions
 from hmmscope.runs.given_rows import read_inputs
-from hmmscope.runs.vector_sequences import emission_of
+from hmmscope.runs.vector_sequences import emission_of, read_numbers
 from hmmscope.schema import parse_value, require_count
 from hmmscope.sequences.data import SequenceData
 from hmmscope.sequences.streaming import SequenceStream
-from hmmscope.sequences.vector_data import VectorData, read_vectors
+from hmmscope.sequences.vector_data import VectorData
 from hmmscope.text import say
 from hmmscope.training.signals import Interrupted
 
@@ -44,7 +44,7 @@ def fit(options: FitCommandOptions) -> None:
         if reading.pop("unit") is not None:
             raise InputError(f"--unit: applies to symbols, but emission is {emission!r}; leave it out")
         emission_of(None, emission, {})  # known names only
-        data, more = read_vectors(options.observations, **reading), {"emission": emission}
+        data, more = read_numbers(options.observations, options.emission, reading), {"emission": emission}
         if not quiet:
             say(data.describe())
     elif stream:
