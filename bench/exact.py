@@ -9,8 +9,9 @@ import torch
 
 from bench.contest import Contest, installed, noise
 from hmmscope.datasets.process_dataset import ProcessDataset
-from hmmscope.emissions.chain import count_states, filter_states, smooth_states, viterbi_states
+from hmmscope.emissions.chain import count_rows, filter_states, smooth_states, viterbi_states
 from hmmscope.emissions.gaussian import GaussianHMM
+from hmmscope.emissions.states import MarkovChainParams, StateCounts
 from hmmscope.errors import InputError
 from hmmscope.inference.baum_welch import fit_baum_welch
 from hmmscope.inference.fast import log_likelihood, mixture_predictions
@@ -131,11 +132,11 @@ def _numbers(states: int, batch: int, length: int, *, peers: bool) -> list[Conte
         (filter_states, filter_beliefs),
         (smooth_states, smooth_beliefs),
         (viterbi_states, most_likely_states),
-        (count_states, expected_counts),
+        (_count_states, expected_counts),
     )
     found = []
     for given, of_symbols in pairs:
-        contest = Contest(f"{given.__name__}, {states} states, {batch} x {length}", "tokens")
+        contest = Contest(f"{given.__name__.removeprefix('_')}, {states} states, {batch} x {length}", "tokens")
         contest.add("hmmscope, log-likelihoods given", functools.partial(given, chain, logs), tokens)
         contest.add("hmmscope, symbols", functools.partial(of_symbols, hmm, symbols), tokens)
         found.append(contest)
@@ -144,6 +145,10 @@ def _numbers(states: int, batch: int, length: int, *, peers: bool) -> list[Conte
         model, rows, lengths = to_hmmlearn(process), seen.flatten(0, 1).numpy(), [length] * batch
         found[0].add("hmmlearn, score", lambda: model.score(rows, lengths), tokens)
     return found
+
+
+def _count_states(chain: MarkovChainParams, logs: torch.Tensor) -> StateCounts:
+    return count_rows(chain, logs.flatten(0, 1), torch.full(logs.shape[:1], logs.shape[1]))
 
 
 def _over_lanes(run: Callable[[], Any]) -> Any:
