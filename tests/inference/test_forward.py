@@ -285,6 +285,12 @@ def test_narrow_integers_whole_floats_and_booleans_are_read_as_symbols():
     assert torch.equal(filtered(matrices, flags).beliefs, filtered(matrices, flags.long()).beliefs)
     for dtype in (torch.int8, torch.int16, torch.int32, torch.float16, torch.float32, torch.float64):
         assert torch.equal(filtered(matrices, observations.to(dtype)).beliefs, filtered(matrices, observations).beliefs)
+    hmm = hs.HMM([1.0], [[1.0]], [[0.2, 0.3, 0.5]])
+    for name in ("uint8", "uint16", ">u2", "uint32", "uint64"):
+        array = observations.numpy().astype(name)
+        for rows in (array, list(array)):
+            assert torch.equal(hs.log_likelihood(hmm, rows), hs.log_likelihood(hmm, observations))
+            assert torch.equal(hs.most_likely_states(hmm, rows).states, torch.zeros(2, 6).long())
 
 
 def test_first_impossible():

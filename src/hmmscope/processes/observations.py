@@ -99,12 +99,14 @@ def as_batch(
     if not isinstance(observations, SequenceData):
         try:
             if isinstance(observations, np.ndarray):
-                observations = writable(observations)
+                small = observations.dtype in (np.uint16, np.uint32)  # which torch cannot compare
+                observations = writable(observations.astype(np.int64) if small else observations)
             found = torch.as_tensor(observations)
+            below = bool((found < (alphabet.count or 0)).all())
         except (ValueError, TypeError, RuntimeError):
             observations = _read(observations, alphabet)
         else:
-            if not indices and bool((found < (alphabet.count or 0)).all()):
+            if not indices and below:
                 warn_of_numbers(alphabet.names, field)
             return (found[None] if found.ndim == 1 else found), None
     return _coded(observations, alphabet).padded()
