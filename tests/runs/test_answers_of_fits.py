@@ -290,7 +290,6 @@ def test_rows_carry_the_names_of_their_sequences(tmp_path: Path) -> None:
             fit = hs.fit(table | {"id": ids}, 1, column=column, group="id", time=time, every=time and 1)
             found = fit.predict().columns()["sequence"]
             assert (found.dtype.kind, sorted(set(found.tolist())), fit.data.data.names) == ("i", [7, 10], (10, 7))
-            assert fit.plot("probabilities", sequence="7").figure
     data: Any = hs.SequenceData([["sun", "rain"], ["sun"]], symbols=["sun", "rain"])
     stamps = np.datetime64("2026-01-01") + np.arange(3)
     assert of_symbols(data, [stamps[:2], stamps[2:]]).index.tolist() == stamps.tolist()

@@ -77,6 +77,8 @@ def test_plots_of_a_fit() -> None:
         drawn = grouped.plot("observations", sequence=chosen)
         assert (len(drawn.lines[0].get_xdata()), drawn.get_title("left")) == (3, "sequence a")
         assert grouped.plot("probabilities", sequence=chosen).get_title("left") == "sequence a"
+    numbered = hs.fit({"id": [2, 2, 7, 7, 7], "x": [0.5, 1.0, 2.0, 1.5, 1.0]}, 1, column="x", group="id")
+    assert numbered.plot("observations", sequence="7", ax=drawn).get_title("left") == "sequence 7"
     assert [ax.get_title("left") for ax in grouped.plot(sequence="a").axes[:2]] == ["sequence a", ""]
     assert hs.fit(x, 1, lengths=[200]).plot("observations", coordinates=0).get_title("left") == ""
     single = hs.fit(x[:, 0], 2)
