@@ -316,6 +316,19 @@ def test_numbers_that_could_be_read_wrongly(tmp_path: Path) -> None:
         fit.score({"a": two["a"], "d": two["b"]})
 
 
+def test_unequal_lists_and_lists_of_tables_are_read_by_fits_and_models() -> None:
+    numbers: Any = [[0.5, 1.5, 4.5, 5.0], [4.5, 0.5, 0.2]]
+    pairs: Any = [[[0.5, 1.0], [2.0, 3.5], [0.0, 1.0]], [[1.0, 1.5], [2.0, 2.5]]]
+    sources = [numbers, pairs]
+    frames = [__import__(name).DataFrame for name in ("pandas", "polars") if find_spec(name)]
+    sources += [[kind({"a": one}) for one in numbers] for kind in frames]
+    for source in sources:
+        fit = hs.fit(source, 2, emission="gaussian", options=hs.FitOptions(num_restarts=1))
+        found = hs.filter_beliefs(fit.hmm, source).log_likelihood
+        assert fit.score(source) == pytest.approx(float(found.sum()), abs=1e-9) == pytest.approx(fit.log_likelihood)
+        assert fit.predict(source).lengths == tuple(map(len, source))
+
+
 def test_columns_of_booleans_are_channels_unless_an_emission_of_numbers_is_chosen(tmp_path: Path) -> None:
     few = hs.FitOptions(num_restarts=1, max_iterations=3)
     flags, level = [True, False, None, True] * 9, [0.5, 1.5, 0.25, 2.0] * 9

@@ -246,8 +246,9 @@ def as_vectors(
     observations = to_plain(observations)
     if isinstance(observations, list | tuple):
         rows = [to_plain(one) for one in observations]
-        if any(isinstance(one, np.ndarray) and one.ndim for one in rows):
-            each = [as_vectors(one, num_coordinates)[0][0] for one in rows]
+        uneven = len({len(one) for one in rows if isinstance(one, list | tuple)}) > 1
+        if uneven or any(is_frame(one) or (isinstance(one, np.ndarray) and one.ndim) for one in rows):
+            each = [as_vectors(one, num_coordinates, None, read_options)[0][0] for one in rows]
             if lengths is not None:
                 raise InputError("lengths: must be omitted, because each array of the list is one sequence")
             return pad_sequence(each, batch_first=True, padding_value=torch.nan), torch.tensor(list(map(len, each)))

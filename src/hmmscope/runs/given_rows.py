@@ -124,7 +124,7 @@ def given_rows(hmm: Process, source: Any, *, lengths: Any = None, inputs: Any = 
     if reading or isinstance(source, str | Path | VectorData | Mapping) or is_frame(source):
         vectors = read_vectors(source, lengths=lengths, symbols_from=kept, width=hmm.num_symbols, **reading)
         return of_vectors(vectors, labels_as_given(vectors, source))
-    numbers, counts = as_vectors(source, hmm.num_symbols, lengths)
+    numbers, counts = as_vectors(source, hmm.num_symbols, lengths, kept)
     counts = torch.full(numbers.shape[:1], numbers.shape[1]) if counts is None else counts
     if 0 in counts:
         field, place = "observations" if lengths is None else "lengths", counts.tolist().index(0) + 1
