@@ -30,6 +30,7 @@ from hmmscope_studies.benchmark.board import (
     RULES,
     board_rows,
     check_board,
+    finding,
     keep_card,
     markdown,
     page,
@@ -642,6 +643,8 @@ def test_models_whose_intervals_overlap_share_a_tier(entered):
         for name, (low, high) in shares.items()
     ]
     assert [row["tier"] for row in board_rows(cards)] == [1, 1, 2, 3, 3, None]
+    assert finding(cards).startswith("a solves the most")
+    assert finding(cards[-1:]).startswith("No model is in a tier")
 
 
 def test_no_model_passes_one_of_a_better_tier_without_a_seed(entered):

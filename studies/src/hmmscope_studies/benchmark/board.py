@@ -299,6 +299,8 @@ def page(cards: list[dict[str, Any]]) -> str:
 def finding(cards: list[dict[str, Any]]) -> str:
     """Return a sentence: the model of a track that solves the most, its interval, and the models of its tier."""
     first, *others = board_rows(cards)
+    if first["tier"] is None:
+        return "No model is in a tier: each was trained outside of the rules, has one seed, or is flagged."
     alike = [row["model"] for row in others if row["tier"] is not None and row["tier"] == first["tier"]]
     tied = f", in the same tier as {', '.join(alike)}" if alike else ""
     way = "of the way from the best constant answer to the optimum"
