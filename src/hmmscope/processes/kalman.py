@@ -259,48 +259,6 @@ def _log_density(innovation: Float64[Tensor, "batch observed"], covariance: Tens
     return -0.5 * (scaled.square().sum(0) + log_determinant + len(covariance) * math.log(2 * math.pi))
 
 
-def isotropic_gains(num_steps: int) -> Float64[Tensor, " time"]:
-    gains, variance = [], 0.0
-    for _ in range(num_steps):
-        variance = (variance + 1) / (variance + 2)
-        gains.append(variance)
-    return torch.tensor(gains, dtype=torch.float64)
-
-
-def isotropic_means(
-    process: LinearSystem, observations: Float64[Tensor, "batch time observed"]
-) -> Float64[Tensor, "batch time state"]:
-    """Compute filtered means of a system with orthogonal matrices and unit noise, where gains are scalars.
-
-    mean_t = A mean_{t-1} + gain_t B^T (o_t - B A mean_{t-1})   with A, B of `kalman_steps`
-
-    Source: [Limits] Appendix C (RanLDS).
-
-    Raises:
-        InputError: a matrix is not orthogonal, or a noise covariance is not the identity.
-    """
-    check_vectors(observations, process.num_symbols)
-    require_isotropic(process)
-    means = torch.empty(*observations.shape[:2], process.num_states, dtype=torch.float64)
-    mean = process.initial.expand(len(observations), -1)
-    for t, gain in enumerate(isotropic_gains(observations.shape[1])):
-        predicted = mean @ process.transition.T
-        mean = predicted + gain * (observations[:, t] - predicted @ process.output.T) @ process.output
-        means[:, t] = mean
-    return means
-
-
-def require_isotropic(process: LinearSystem) -> None:
-    eye = torch.eye(process.num_states, dtype=torch.float64)
-    for name in ("transition", "output"):
-        matrix = getattr(process, name)
-        if matrix.shape != eye.shape or not torch.allclose(matrix @ matrix.T, eye, rtol=0, atol=1e-9):
-            raise InputError(f"process: {name} is not orthogonal; call kalman_filter instead")
-    for name in ("state_noise", "output_noise"):
-        if not torch.equal(getattr(process, name), eye):
-            raise InputError(f"process: {name} is not the identity; call kalman_filter instead")
-
-
 def steady_step(process: LinearSystem, *, tolerance: float = 1e-14, max_steps: int = 100_000) -> KalmanStep:
     covariance = torch.zeros(process.num_states, process.num_states, dtype=torch.float64)
     for step, _ in zip(kalman_steps(process, covariance), range(max_steps), strict=False):

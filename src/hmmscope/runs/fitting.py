@@ -220,8 +220,7 @@ def fit(
     """
     sizes, begun, source = sizes_of(num_states), time.monotonic(), own_rows(source)[0]
     require_bool("stream", stream)
-    options = options_of(options, FitOptions, reading)
-    options, names = _numbered(options, sizes[-1], source, reading)
+    options, names = _numbered(options_of(options, FitOptions, reading), sizes[-1], source, reading)
     settings = {name: value for name, value in vars(options).items() if name not in OWN_OPTIONS} | {"seed": seed}
     quiet, choose = settings.pop("quiet"), settings.pop("choose")
     asked, emission, tied = emission, emission_of(source, emission, reading), options.tied_emissions
@@ -234,9 +233,8 @@ def fit(
         return ended(FitResult(hmm, total, **fields), heard, begun)
     if emission != "symbols":
         refuse(emission, stream=stream, tied_emissions=tied)
-        return _fit_numbers(
-            source, sizes, emission, validation, settings, (quiet, choose, begun, names, asked), reading
-        )
+        call = quiet, choose, begun, names, asked
+        return _fit_numbers(source, sizes, emission, validation, settings, call, reading)
     if stream:
         require(len(sizes) == 1, "num_states", "must be a single number for a stream", num_states)
         return _fit_stream(source, sizes[0], settings, quiet, reading)
